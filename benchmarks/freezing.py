@@ -22,7 +22,7 @@ from pipeline.core.yaml_document import Document
 from pipeline.inference.machine import Machine
 from pipeline.inputs.image.description import ImageInputs
 from pipeline.tasks.classification.targets import ClassTargets
-from pipeline.tools.profile.trial import NEVER, Trial, interleaved, ratios, stepping, synchronize
+from pipeline.tools.profile.trial import NEVER, Trial, interleaved, ratios, stepping, time_block
 from pipeline.train.engine.fit import Report
 from pipeline.train.group.processes import ALONE, Group
 from pipeline.train.params import TrainParams
@@ -74,11 +74,8 @@ def main(path: str, count: str) -> None:
         }
         steps = {name: closing.enter_context(stepping(training)) for name, training in trainings.items()}
         memory = {name: kept_bytes(training, steps[name]) for name, training in trainings.items()}
-        seconds = interleaved(
-            {name: (partial(next, each), 1) for name, each in steps.items()},
-            rounds=int(count),
-            synchronize=partial(synchronize, machine.device),
-        )
+        blocks = {name: partial(time_block, partial(next, each), 1, machine.device) for name, each in steps.items()}
+        seconds = interleaved(blocks, int(count))
     for name, (activations, rest) in memory.items():
         shown = f"{activations / 1e6:.0f} MB of activations, {rest / 1e6:.1f} MB of gradients and optimizer state"
         print(f"{name}: {1e3 * statistics.median(seconds[name]):.0f} ms a step, {shown}")

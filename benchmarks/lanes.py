@@ -5,6 +5,7 @@ The images are random, which changes no cost. The steps of both trainings altern
 
 import statistics
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,8 @@ from benchmarks.freezing import random_images, training_of
 from pipeline.core.environment import Environment
 from pipeline.core.yaml_document import Document
 from pipeline.inference.machine import Machine
-from pipeline.tools.profile.trial import interleaved, ratios, stepping, synchronize
+from pipeline.tools.profile.trial import interleaved, ratios, stepping, time_block
+from pipeline.train.engine.fit import Report
 from pipeline.train.group import processes
 
 
@@ -22,14 +24,19 @@ def main(path: str, count: str) -> None:
     machine = Machine.set_up(environment)
     prepared = random_images(data["source"]["image_size"], 4 * data["train"]["batch_size"])
     with processes.joined(environment, machine.device) as group, ExitStack() as closing:
-        steps = {}
+
+        def time_step(steps: Iterator[Report]) -> float:
+            group.wait()
+            return time_block(partial(next, steps), 1, machine.device)
+
+        blocks = {}
         for lanes in (1, group.size):
             training = training_of(data, {"lanes": lanes}, prepared, machine, group)
-            steps[str(lanes)] = (partial(next, closing.enter_context(stepping(training))), 1)
-        seconds = interleaved(steps, rounds=int(count), synchronize=partial(synchronize, machine.device), before=lambda _: group.wait())
+            blocks[str(lanes)] = partial(time_step, closing.enter_context(stepping(training)))
+        seconds = interleaved(blocks, int(count))
         if group.writes:
-            for lanes, each in seconds.items():
-                print(f"lanes: {lanes}: {1e3 * statistics.median(each):.1f} ms a step of {group.size} processes")
+            for name, each in seconds.items():
+                print(f"lanes: {name}: {1e3 * statistics.median(each):.1f} ms a step of {group.size} processes")
             ratio = ratios(seconds[str(group.size)], seconds["1"]).median
             print(f"lanes: {group.size} / lanes: 1: {ratio:.3f} of the time, the median of {count} pairs of steps")
 

@@ -128,13 +128,16 @@ def print_os_error(error: OSError) -> int | None:
 
 
 def print_failure(error: BaseException) -> int:
-    """Print an OS error that the user can fix, or where the code of a model, loss, metric, transform or source has raised `error`. Return the exit
-    code. Raise any other error again.
+    """Print an OS error that the user can fix, where the code of a model, loss, metric, transform or source has raised `error`, or which package is
+    missing. Return the exit code. Raise any other error again.
     """
     if isinstance(error, OSError) and (code := print_os_error(error)) is not None:
         return code
     if refusal := failed_choice(error):
         return print_refusal(refusal)
+    if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("pipeline"):
+        remedy = "`make setup`, then `source .venv/bin/activate`"
+        return print_error(f"the package {error.name} is not installed for {sys.executable}: {remedy}", UNCAUGHT)
     raise error
 
 

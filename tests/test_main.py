@@ -129,9 +129,9 @@ def test_check_imports_torch_without_its_compiler_and_nothing_of_other_verbs(wit
 
 
 def test_doctor_needs_nothing_that_takes_seconds_to_import(verbs: Verbs, tmp_path: Path) -> None:
-    code, found = verbs.heavy_after("doctor", "--json", cwd=project.make(tmp_path), PIPELINE_TRACKING="true")
+    code, found = verbs.heavy_after("doctor", cwd=project.make(tmp_path))
     assert code in (0, 1)
-    assert found <= {"dvc", "sqlalchemy"}
+    assert found == set()
 
 
 def test_prepare_needs_no_torch(verbs: Verbs, tmp_path: Path, trained: tuple[Path, dict[str, set[str]]]) -> None:
@@ -199,9 +199,7 @@ def test_a_reader_that_ends_early_ends_a_verb_without_a_traceback() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pipeline", "doctor", "--json"], cwd=TOP, stdout=writer, stderr=subprocess.PIPE, check=False
-        )
+        done = subprocess.run([sys.executable, "-m", "pipeline", "doctor"], cwd=TOP, stdout=writer, stderr=subprocess.PIPE, check=False)
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")

@@ -84,7 +84,7 @@ def measured(params: TrainParams, spec: Spec, cost: StepTime, environment: Envir
         random_weights = from_data({**data, "model": model}, TrainParams, "params.yaml")
         trial = trials.Trial.of(random_weights, random_data(spec, 4 * size), machine, changes=changes)
         with redirect_stdout(StringIO()), trials.stepping(trial) as steps:  # a training on random samples may warn of its loss
-            timed = partial(trials.time_block, partial(next, steps), 1, partial(trials.synchronize, machine.device))
+            timed = partial(trials.time_block, partial(next, steps), 1, machine.device)
             took_s = min(durations_s(timed))  # other processes may delay a step many times over
     except Refusal:
         return cost

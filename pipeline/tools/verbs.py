@@ -95,9 +95,8 @@ VERBS = {
     "check": verb("validate params.yaml, the environment and the machine before anything runs", "check.command:run"),
     "doctor": verb(
         "examine machine, tracking store and checkout in seconds, and name a command that fixes each problem",
-        "doctor.command:run",
+        "doctor:run",
         flag("--all", "print the checks that are ok, too", dest="complete"),
-        flag("--json", "print all checks as JSON for programs"),
     ),
     "summary": verb("print the result, and record its run if it is missing in MLflow", "repro:summarize", listed=False),
     "verify": verb(
@@ -200,14 +199,8 @@ VERBS = {
     ),
     "profile": verb(
         "run some steps of the training, and print how their time is spent, or what would make them faster",
-        "profile.command:run",
+        "profile.profile:run",
         flag("--speedup", "instead compare the steps with each option that could make them faster here"),
-        value(
-            "--steps",
-            "steps to time (default: as many as take three seconds), or of a block of --speedup (default: half a second)",
-            "N",
-            type=int,
-        ),
         value("--trace", "write a trace for https://ui.perfetto.dev, compressed if PATH ends in .gz", "PATH"),
     ),
     "schema": verb("write params.schema.json and docs/parameters.md", "params.reference:run"),

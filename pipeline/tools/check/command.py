@@ -15,7 +15,7 @@ from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.params import EvaluateParams
 from pipeline.prepare.params import PrepareParams, data_name
-from pipeline.tools import checkout_lock
+from pipeline.tools import checkout_lock, doctor
 from pipeline.tools.check import dvc_locks
 from pipeline.tools.check.misfits import Problems, gather_misfits, refuse_unscorable, refuse_unusable
 from pipeline.train.params import TrainParams
@@ -39,25 +39,22 @@ def run() -> None:
     problems.gather(refuse_links_outside, paths)
     environment = problems.gather(Environment.read)
     if environment:
-        problems.gather(refuse_unfit_machine, environment, paths.top)
+        problems.gather(refuse_unfit_machine, environment)
     problems.document = problems.gather(Document.read, paths.params)
     plan = check_all(problems.document, environment, problems) if problems.document else None
     problems.refuse()
     print(f"check: {paths.params} is valid: {plan}")
 
 
-def refuse_unfit_machine(environment: Environment, top: Path) -> None:
+def refuse_unfit_machine(environment: Environment) -> None:
     """Raise Refusal if a check of `doctor` finds that a training would fail, for example on a full disk.
 
     Print a warning if the installed packages differ from requirements.lock, because a result is recorded with this lock.
     """
-    from pipeline.tools.doctor import checks
-
-    findings = checks.examine(checks.Context(environment, top), checks.FOR_TRAINING, limit_s=checks.LIMIT_FOR_TRAINING_S)
-    for finding in findings:
-        if finding.name == "lock" and finding.status == "warning":
-            print(f"warning: {finding}", file=sys.stderr, flush=True)
-    if problems := [str(finding) for finding in findings if finding.status == "problem"]:
+    findings = doctor.examine(environment, doctor.FOR_TRAINING)
+    if (lock := findings["lock"]).status == "warning":
+        print(f"warning: lock: {lock}", file=sys.stderr, flush=True)
+    if problems := [f"{name}: {finding}" for name, finding in findings.items() if finding.status == "problem"]:
         raise Refusal("\n".join(problems))
 
 

@@ -68,7 +68,8 @@ def test(models: Sequence[ComparedModel], paths: Paths, machine: Machine, *, wit
             comparable.append(model)
     if len(comparable) > 1:
         reports = progress("compare", len(comparable), "models")
-        with noting(left_out), EvaluationSplit.of(first, paths, machine) as split, reports as advance:
+        with noting(left_out), reports as advance:
+            split = EvaluationSplit(first, paths, machine)
             for model in comparable:
                 with noting(left_out):
                     scored[model.digest] = split.score(model)
@@ -107,7 +108,7 @@ def sections(comparison: Comparison) -> Iterator[str]:
     if len(labels) == 2:
         yield found.conclusion
     else:
-        yield from (f"A and {label}: {found.of_pair(at).conclusion}" for at, label in enumerate(others, start=1))
+        yield from (f"A and {label}: {differences([labels['A'], labels[label]]).conclusion}" for label in others)
     yield from found.notes
     if metrics := list(metric_rows(found.models)):
         yield f"recorded metrics\n{aligned([('', *labels, *(f'{label} - A' for label in others)), *metrics])}"

@@ -1,7 +1,7 @@
 """Lists what differs between models in all that can affect a result: parameters, data, code, lock file and machine."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.core import identity
@@ -77,12 +77,6 @@ class Differences:
         aside = any(row.kind == "code" for row in self.rows) and not self._differ_in_code
         return f"{result} The commits or uncommitted changes differ too, but in no code that train imports." if aside else result
 
-    def of_pair(self, position: int) -> "Differences":
-        """Return the differences of the first model and the one at `position`."""
-        chosen = [replace(row, values=(row.values[0], row.values[position])) for row in self.rows]
-        rows = [row for row in chosen if UNKNOWN not in row.values and row.values[0] != row.values[1]]
-        return Differences((self.models[0], self.models[position]), tuple(rows), ())
-
     @property
     def _is_code_a_cause(self) -> bool:
         named = any(row.name == MODEL for row in self.rows) and {CODE} == {row.name for row in self.rows if row.kind == "code"}
@@ -106,10 +100,7 @@ def parameters(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:
     Keys that were added or moved since a file was written have the values that kept its result.
     """
     params = [upgraded(model.manifest.params, TrainParams)[0] for model in models]
-    null = {name for each in params for name, section in each.items() if section is None}  # a whole section is then one difference
-    yield from differing(
-        "parameters", [flat({name: one_line(each[name]) if name in null else each[name] for name in each}) for each in params]
-    )
+    yield from differing("parameters", [flat(each) for each in params])
     for section in ("source", "evaluate"):
         found = [{key: value for key, value in model.facts.params.items() if key.startswith(f"{section}.")} for model in models]
         yield from differing("parameters", [each or None for each in found])
@@ -138,8 +129,7 @@ def code(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:
     commits = [model.facts.provenance.get("git.commit", UNKNOWN) for model in models]
     changed = [files_between(commits[0], each) for each in commits[1:]]
     if any(changed) or None in changed:
-        equal_code = " (none that train imports)" if len(set(digests)) == 1 else ""
-        texts = (f"{counted(len(each), 'file')} changed: {listed(each, MOST_FILES)}{equal_code}" for each in changed if each)
+        texts = (f"{counted(len(each), 'file')} changed: {listed(each, MOST_FILES)}" for each in changed if each)
         yield from differing("code", [{"commit": provenance.shown(each)} for each in commits], remark="; ".join(dict.fromkeys(texts)))
     changes = [model.facts.provenance.get("git.difference", UNKNOWN) for model in models]
     yield from differing("code", [{"uncommitted changes": provenance.changed_code(each)} for each in changes])
@@ -169,8 +159,8 @@ def notes(models: Sequence[ComparedModel]) -> Iterator[str]:
     for number, model in enumerate(models):
         if equal := next((other for other in models[:number] if other.digest == model.digest), None):
             yield f"{model.name}: has the same bytes as {equal.name}"
-        if not model.facts.provenance:
-            yield f"{model.name}: this checkout has no run of this model: its commit, uncommitted changes and source parameters are unknown"
+        if not model.facts.params:
+            yield f"{model.name}: this checkout has no run of this model: what only a run records is unknown, such as its source parameters"
 
 
 def differing(kind: Kind, found: Sequence[Mapping[str, Value] | None], *, remark: str = "") -> Iterator[DifferingRow]:
@@ -182,11 +172,6 @@ def differing(kind: Kind, found: Sequence[Mapping[str, Value] | None], *, remark
     for key, values in identity.differences(*(unknown if each is None else each for each in found), missing=None):
         if len({*values} - {UNKNOWN}) > 1:
             yield DifferingRow(kind, key, values, remark)
-
-
-def one_line(section: Mapping[str, object] | None) -> str | None:
-    """Return all parameters of a section, such as `flip=random mixup=0.2`; None if it is null."""
-    return None if section is None else " ".join(f"{key}={value}" for key, value in flat(section).items())
 
 
 def flat(nested: Mapping[str, object]) -> dict[str, Value]:

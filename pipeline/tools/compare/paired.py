@@ -4,12 +4,10 @@ Several models are tested as one, which gives the mean of their probabilities.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,7 +30,7 @@ from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
-from pipeline.tools.compare.models import ComparedModel, located_data, split_digests
+from pipeline.tools.compare.models import ComparedModel, split_digests
 
 SEED = 1
 RESAMPLES, FEWEST_RESAMPLES = 10_000, 1_000
@@ -194,31 +192,20 @@ def averaged(members: Sequence[Member]) -> Model:
 class EvaluationSplit:
     """The prepared test split of the model `owner`, on which models are scored."""
 
-    def __init__(self, owner: ComparedModel, paths: Paths, machine: Machine, folder: Path) -> None:
-        """Open the prepared data in `folder`, and read the section `evaluate` of params.yaml. Raises Refusal if one of them is missing or
-        invalid.
+    def __init__(self, owner: ComparedModel, paths: Paths, machine: Machine) -> None:
+        """Open the prepared data, and read the section `evaluate` of params.yaml. Raises Refusal if one of them is missing or invalid, or if
+        nothing shows that the test split is that of `owner`.
         """
-        self.owner, self.machine, self.folder, self.paths = owner, machine, paths.prepared, paths
-        self.prepared, self.record = Prepared.open(folder), read_record(folder)
+        self.owner, self.machine, self.paths = owner, machine, paths
+        self.prepared, self.record = Prepared.open(paths.prepared), read_record(paths.prepared)
         if TEST not in self.record.splits:
             raise Refusal(f"{paths.prepared}: has no test split: set source.test above 0, and run `dvc repro`")
+        self.refuse_other_split(owner)
         self.document = Document.read(paths.params)
         params = load(self.document, EvaluateParams).for_task(self.prepared.spec.targets.kind)
         self.params = EvaluateParams.model_construct(
             evaluate=params.evaluate.model_copy(update={"test_time_augmentation": "none"})
         )  # a paired test compares the predictions for the unmodified inputs
-
-    @classmethod
-    @contextmanager
-    def of(cls, model: ComparedModel, paths: Paths, machine: Machine) -> Iterator[Self]:
-        """Give the test split of `model` within the block: that in `data/prepared/`, or an earlier one in DVC's cache.
-
-        Raises Refusal if neither is that of the model, and for the same reasons as the constructor.
-        """
-        with located_data(paths.prepared, paths.top, partial(has_test_split_of, model)) as folder:
-            split = cls(model, paths, machine, folder)
-            split.refuse_other_split(model)
-            yield split
 
     def score(self, model: ComparedModel) -> Scored:
         """Predict this split with the model, and return the scores. Predictions that `evaluate` recorded are read if they would be equal.
@@ -227,8 +214,8 @@ class EvaluationSplit:
         if the code of this checkout cannot build the model.
         """
         self.refuse_other_split(model)
-        stage.refuse_other_data(model.manifest.spec, self.prepared.spec, model=Path(model.name), data=self.folder)
-        network = self.network(model)
+        stage.refuse_other_data(model.manifest.spec, self.prepared.spec, model=Path(model.name), data=self.paths.prepared)
+        network = model_file.rebuild(model.weights, model.manifest, Path(model.name))
         origin = stage.origin_of(model.digest, model.manifest, self.prepared, self.machine, self.params, self.paths)
         if recorded := predictions.sample_scores(self.paths.predictions, origin):
             return Scored(model, recorded)
@@ -236,13 +223,10 @@ class EvaluationSplit:
 
     def score_together(self, models: Sequence[ComparedModel]) -> Scored:
         """Predict this split with the models as one. The digest of the result joins theirs by `+`. Raises Refusal as `averaged` does."""
-        network = averaged([Member(model.name, self.network(model), model.manifest) for model in models])
+        networks = [model_file.rebuild(model.weights, model.manifest, Path(model.name)) for model in models]
+        network = averaged([Member(model.name, each, model.manifest) for model, each in zip(models, networks, strict=True)])
         joined = replace(models[0], digest="+".join(model.digest for model in models))
         return Scored(joined, self.judged(network, models[0].manifest))
-
-    def network(self, model: ComparedModel) -> Model:
-        """Return the network of the model. Raises Refusal if the code of this checkout cannot build it."""
-        return model_file.rebuild(model.weights, model.manifest, Path(model.name))
 
     def judged(self, network: Model, manifest: Manifest) -> SampleScores:
         """Predict this split with the network, as `evaluate` does, and return the scores of each sample."""
@@ -254,20 +238,19 @@ class EvaluationSplit:
         """Raise Refusal unless this is the test split of the model (see `has_test_split_of`)."""
         if has_test_split_of(model, self.record):
             return
-        known = model.facts.splits.get(TEST)
         if model is self.owner:
             raise Refusal(
-                f"{model.name}: its test split is neither in {self.folder} nor in DVC's cache: run `dvc repro prepare` with the source "
-                "parameters of its run"
+                f"{model.name}: {self.paths.prepared} has another test split: run `dvc repro prepare` with the source parameters of its run"
             )
-        if known is None:
-            raise Refusal(
-                f"{model.name}: was trained on other data than {self.owner.name}, and no recorded evaluation shows that its test split was the "
-                "same: name its run, or train it again on the data of the other"
-            )
+        known = model.facts.splits.get(TEST)
+        split = (
+            f"was evaluated on another test split (digest {known[:12]})"
+            if known
+            else "was trained on other data, and no run has its test split"
+        )
+        own = split_digests(self.record)[TEST][:12]
         raise Refusal(
-            f"{model.name}: was evaluated on another test split (digest {known[:12]}) than {self.owner.name} ({split_digests(self.record)[TEST][:12]}): "
-            "train one of them again on the data of the other"
+            f"{model.name}: {split}, than {self.owner.name} ({own}): train one of them again on the data of the other, or name its run"
         )
 
 

@@ -18,11 +18,10 @@ from pipeline.runs.mlflow import mirror, mirror_process
 from pipeline.runs.mlflow.store import MODEL_TAG, Store, existing, restoring
 from pipeline.tools.compare.comparing import test_sections
 from pipeline.tools.compare.models import ComparedModel, read
-from pipeline.tools.compare.paired import EvaluationSplit, Paired, incomparability, paired, task
+from pipeline.tools.compare.paired import EvaluationSplit, Paired, incomparability, paired
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
-    from mlflow.entities.model_registry import ModelVersion
 
 NAME, ALIAS = re.compile(r"[^/:@%\"'.\s][^/:@%\"'\s]*"), re.compile(r"(?!v[0-9]+$)(?!latest$)[A-Za-z0-9_-]+")
 RESULT_TAG = "pipeline.promotion"
@@ -62,7 +61,7 @@ def promote(name: str, registered: str, alias: str, paths: Paths, environment: E
 
     A model file that is registered already is not registered again. "No worse" means: not significantly worse in the paired test on the
     prepared test split. With `force`, the new version always gets the alias. Raises Refusal if `registered` or `alias` is not a valid name, if
-    MLflow fails, if the model, or a run of it in MLflow, cannot be found, or if the holder has another task.
+    MLflow fails, or if the model, or a run of it in MLflow, cannot be found.
     """
     refuse_bad_names(registered, alias)
     find.refuse_missing_store(name, environment)
@@ -72,12 +71,13 @@ def promote(name: str, registered: str, alias: str, paths: Paths, environment: E
         with refusing(name, store):
             logged = find_logged(name, candidate, store, environment)
             holder = existing(lambda: store.client.get_model_version_by_alias(registered, alias))
-            is_holder = holder is not None and digest_of(holder, store) == candidate.digest
+            is_holder = holder is not None and holder.tags.get(MODEL_TAG) == candidate.digest
         if holder and is_holder:
             return Promotion(holder.version, True, "it had the alias before, so nothing changed")
-        test, text, is_no_worse = None, "no version had this alias", True
+        test, text = None, "no version had this alias"
         if holder:
-            test, text, is_no_worse = judged(candidate, f"models:/{registered}/{holder.version}", paths, environment, force=force)
+            test, text = judged(candidate, f"models:/{registered}/{holder.version}", paths, environment)
+        is_no_worse = holder is None or (test is not None and not test.second_is_worse)
         has_alias = is_no_worse or force
         text += "; --force gave it the alias" if force and not is_no_worse else ""
         with refusing(name, store):
@@ -88,32 +88,24 @@ def promote(name: str, registered: str, alias: str, paths: Paths, environment: E
     return Promotion(version, has_alias, text, test)
 
 
-def judged(
-    candidate: ComparedModel, holder: str, paths: Paths, environment: Environment, *, force: bool
-) -> tuple[Paired | None, str, bool]:
-    """Return the paired test of the holder of the alias and the candidate, its result in words, and whether the candidate is no worse.
+def judged(candidate: ComparedModel, holder: str, paths: Paths, environment: Environment) -> tuple[Paired | None, str]:
+    """Return the paired test of the holder of the alias and the candidate, and its result in words.
 
-    If the two cannot be compared, the test is None, the text gives the reason, and the last value is False. Raises Refusal if they have
-    different tasks, unless `force` is True.
+    If the two cannot be compared, the test is None, and the text gives the reason.
     """
     uncompared = f"it could not be compared with {holder}"
     try:
         champion = read(holder, paths, environment)
+        if reason := incomparability(champion.manifest.spec, candidate.manifest.spec):
+            return None, f"{uncompared}: {reason}"
+        split = EvaluationSplit(champion, paths, Machine.set_up(environment))
+        test = paired(split.score(champion), split.score(candidate))
     except Refusal as refusal:
-        return None, f"{uncompared}: {refusal}", False
-    if reason := incomparability(champion.manifest.spec, candidate.manifest.spec):
-        if task(champion.manifest.spec) != task(candidate.manifest.spec) and not force:
-            raise Refusal(f"{candidate.name}: cannot replace {holder}: {reason}: choose another name, or add --force")
-        return None, f"{uncompared}: {reason}", False
-    try:
-        with EvaluationSplit.of(champion, paths, Machine.set_up(environment)) as split:
-            test = paired(split.score(champion), split.score(candidate))
-    except Refusal as refusal:
-        return None, f"{uncompared}: {refusal}", False
+        return None, f"{uncompared}: {refusal}"
     metrics = [metric for metric in (test.accuracy, test.loss) if metric]
     numbers = ", ".join(f"{metric.metric} {rounded(metric.second)} against {rounded(metric.first)}" for metric in metrics)
     verdict = "significantly worse" if test.second_is_worse else "significantly better" if test.is_significant else "no worse"
-    return test, f"it is {verdict} than {holder}: {numbers} on {counted(test.num_samples, 'test sample')}", not test.second_is_worse
+    return test, f"it is {verdict} than {holder}: {numbers} on {counted(test.num_samples, 'test sample')}"
 
 
 def refuse_bad_names(registered: str, alias: str) -> None:
@@ -141,21 +133,19 @@ def find_logged(name: str, candidate: ComparedModel, store: Store, environment: 
     if name.startswith("models:"):
         return find.find_logged(name, store)
     run = candidate.run
-    if chosen := newest_logged(candidate.digest, run.run_ids.values() if run else [name], store, environment):
-        return chosen
-    if run and is_pending(run.folder):
+    logged = newest_logged(candidate.digest, run.run_ids.values() if run else [name], store, environment)
+    if logged is None and run and is_pending(run.folder):
         print(f"promote: sending the run {run.name} to MLflow", flush=True)
         mirror_process.wait_for_all(environment)
         if is_pending(run.folder):
             mirror.deliver(run.folder, store)
-        if chosen := newest_logged(candidate.digest, run.run_ids.values(), store, environment):
-            return chosen
-    elif run and store.address.key not in run.run_ids:
-        raise Refusal(f"{shown(name)}: this run is in another MLflow store: set MLFLOW_TRACKING_URI to that store")
-    raise Refusal(
-        f"{shown(name)}: MLflow has no run with this model: send its run with `python -m pipeline sync`, or record the model of a "
-        "finished `dvc repro` with `python -m pipeline summary`"
-    )
+        logged = newest_logged(candidate.digest, run.run_ids.values(), store, environment)
+    if logged is None:
+        raise Refusal(
+            f"{shown(name)}: MLflow has no run with this model: send its run with `python -m pipeline sync`, record the model of a finished "
+            "`dvc repro` with `python -m pipeline summary`, or set MLFLOW_TRACKING_URI to the store that has the run"
+        )
+    return logged
 
 
 def newest_logged(digest: str, run_ids: Collection[str], store: Store, environment: Environment) -> "LoggedModel | None":
@@ -174,23 +164,13 @@ def newest_logged(digest: str, run_ids: Collection[str], store: Store, environme
     return next((each for each in kept if each.source_run_id in run_ids), kept[-1] if kept else None)
 
 
-def digest_of(version: "ModelVersion", store: Store) -> str | None:
-    """Return the SHA-256 of the model file of a registered version; None if this pipeline did not log it."""
-    if MODEL_TAG in version.tags:
-        return str(version.tags[MODEL_TAG])
-    try:
-        return find.find_logged(f"models:/{version.name}/{version.version}", store).tags[MODEL_TAG]
-    except Refusal:
-        return None
-
-
 def register(store: Store, registered: str, logged: "LoggedModel", digest: str) -> str:
     """Return the version of `registered` whose model file has the SHA-256 `digest`. If there is none, create it from `logged`."""
     client = store.client
     if existing(lambda: client.get_registered_model(registered)) is None:
         client.create_registered_model(registered)
     versions = client.search_model_versions(f"name='{registered}'")
-    if known := next((each for each in versions if digest_of(each, store) == digest), None):
+    if known := next((each for each in versions if each.tags.get(MODEL_TAG) == digest), None):
         return str(known.version)
     source = f"models:/{logged.model_id}"
     with store.as_default():  # where the database of MLflow looks the source up

@@ -1,14 +1,16 @@
-"""Profiles some steps of a training, and says what limits the speed: waiting for data, launches of operations by the host, or computing.
+"""`profile`: says what limits the speed of a training: waiting for data, launches of operations by the host, or computing.
 
-The time of a step is measured without the profiler, which would make the step longer. Only the time in which the device computes, the heaviest
-operations and the trace come from steps under PyTorch's profiler: on a GPU, the time of its kernels; on a CPU, a fraction of these steps.
+The time of a step is measured without the profiler, which would make the step longer. How it is divided, the heaviest operations and the trace
+come from a few more steps under PyTorch's profiler.
 """
 
 import gzip
 import json
+import os
+import statistics
+import sys
 import tempfile
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,22 +19,21 @@ from typing import Any, NamedTuple
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from pipeline.core import files
+from pipeline.core.environment import Environment, Paths
+from pipeline.core.params import adding_lines, load
 from pipeline.core.prepared import Prepared
-from pipeline.core.refusal import counted
-from pipeline.inference.machine import Machine
-from pipeline.tools.profile.trial import WAITING, Trial, cpu_wait_s, note, stepping, steps_for, synchronize, time_block
-from pipeline.train.engine.fit import Report
+from pipeline.core.refusal import Refusal, counted
+from pipeline.core.yaml_document import Document
+from pipeline.inference.machine import Machine, set_determinism
+from pipeline.tools.profile.speedup import print_comparison
+from pipeline.tools.profile.trial import WAITING, Trial, begin_block, stepping, synchronize, time_block
 from pipeline.train.params import TrainParams
 
-BLOCKS, WARMUP_STEPS, CALIBRATION_STEPS = 5, 10, 3
-BUDGET_S = 3.0
-"""Seconds that all steps without the profiler take together, unless `--steps` gives their number."""
-TRACED_S, MOST_TRACED, MOST_OPERATIONS = 1.0, 10, 10
+BLOCKS, BLOCK_S = 5, 0.6
+MOST_TRACED, MOST_OPERATIONS = 10, 10
 STEP = "step"
 COMPILED = "## Call CompiledFxGraph"
 """The names of events that contain compiled kernels begin with this text. On a CPU, such kernels have no events of their own."""
-ENGINE = ("autograd::", "torch::autograd::")
-"""The names of events of the autograd engine begin with one of these texts. Such an event may contain Python code, for example hooks."""
 VERDICTS = {
     "waiting for data": "make samples smaller, augment them less, use more threads, or free memory, so that the train split is held on the device",
     "launches": "the device waits for Python: try `train.compile`, larger micro-batches or batches, or fewer reports; the trace shows which code it is",
@@ -41,66 +42,78 @@ VERDICTS = {
 """The parts of a step, each with the remedy for the case that it is the largest."""
 
 
-class Timed(NamedTuple):
-    """Mean times of a step in seconds: the whole step, its wait for data, and the time in which the main thread was ready, but other threads or
-    processes used the CPUs.
-    """
+def run(*, trace: str | None, speedup: bool) -> None:
+    """Print how a step's time is divided, a remedy and the heaviest operations, and write the profiled steps to the file `trace`, if given.
 
-    step_s: float
-    data_s: float
-    cpu_wait_s: float = 0.0
+    With `speedup`, instead print a table of the training as configured and of each option. Raises Refusal if the parameters, the data or the
+    options are invalid.
+    """
+    if trace and (speedup or Path(trace).is_dir()):
+        raise Refusal(f"--trace: {trace}: should be the name of a file, such as trace.json.gz, and stands without --speedup")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler's library writes to stderr
+    paths, environment = Paths(), Environment.read()
+    document = Document.read(paths.params)
+    params = load(document, TrainParams)
+    if environment.processes != 1:
+        print("note: PIPELINE_PROCESSES: one process with the whole batch is measured", file=sys.stderr)
+    with adding_lines(document):
+        machine = Machine.set_up(environment.model_copy(update={"local_world_size": 1}))
+        set_determinism(params.train.deterministic, training=True)
+        prepared = Prepared.open(paths.prepared)
+        if speedup:
+            print_comparison(params, prepared, machine)
+            return
+        print("\n".join(profile_training(params, prepared, machine, trace=Path(trace) if trace else None).lines()))
+    if trace:
+        print(f"trace: {trace}: open it at https://ui.perfetto.dev")
 
 
 class Traced(NamedTuple):
-    """Holds the seconds of a step under the profiler: those in which the device computes, those in which a GPU receives data from the host, and
-    those of the whole step without its wait for data.
-    """
+    """What a step does under the profiler, in seconds: waits for data, computes, receives data from the host (a GPU alone), and in all."""
 
+    waiting_s: float
     computing_s: float
     copying_s: float
-    stepping_s: float
+    step_s: float
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The profile of a training of steps with `samples` samples, of which `steps` were timed. `shares` divides a step by the keys of VERDICTS.
+    """The profile of a training whose steps have `samples` samples. `shares` divides a step by the keys of VERDICTS.
 
     `operations` is the table of PyTorch's profiler with the operations that take the most time, all profiled steps together.
     """
 
     title: str
     samples: int
-    steps: int
-    timed: Timed
+    step_s: float
     shares: Mapping[str, float]
     operations: str
 
     def lines(self) -> Iterator[str]:
         """Yield the lines that the user sees."""
-        step_s, largest = self.timed.step_s, max(self.shares, key=self.shares.__getitem__)
-        yield f"{self.title}: {1000 * step_s:.2f} ms a step, {self.samples / step_s:,.0f} samples a second"
-        yield f"({counted(self.steps, 'step')} after warm-up, without the profiler; times are those of the median of {BLOCKS} blocks)\n"
+        largest = max(self.shares, key=self.shares.__getitem__)
+        yield f"{self.title}: {1000 * self.step_s:.2f} ms a step, {self.samples / self.step_s:,.0f} samples a second\n"
         for name, value in self.shares.items():
-            yield f"  {name:22} {value:6.1%} {1000 * value * step_s:8.2f} ms"
+            yield f"  {name:22} {value:6.1%} {1000 * value * self.step_s:8.2f} ms"
         yield f"\nMost of the time goes into {largest} ({self.shares[largest]:.0%}): {VERDICTS[largest]}."
-        if warning := note(self.timed.cpu_wait_s / step_s):
-            yield warning
         yield f"\n{self.operations}"
 
 
-def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None, trace: Path | None = None) -> Profile:
-    """Profile a training. `steps` is the number of steps without the profiler; None for as many as take BUDGET_S seconds.
-
-    Write the trace of the profiled steps, which Chrome and Perfetto read, to `trace`, compressed if its name ends in `.gz`.
-    """
-    trial, device, settings = Trial.of(params, prepared, machine), machine.device, params.train
-    on_gpu = device.type == "cuda"
+def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, *, trace: Path | None = None) -> Profile:
+    """Profile a training. Write the profiled steps to `trace`, which Chrome and Perfetto read, compressed if its name ends in `.gz`."""
+    trial, settings = Trial.of(params, prepared, machine), params.train
+    on_gpu = machine.device.type == "cuda"
     with stepping(trial) as reports:
-        block(trial, reports, WARMUP_STEPS)
-        step_s = block(trial, reports, CALIBRATION_STEPS).step_s
-        each = -(-steps // BLOCKS) if steps else steps_for(BUDGET_S / BLOCKS, step_s, least=2)
-        timed = sorted(block(trial, reports, each) for _ in range(BLOCKS))[BLOCKS // 2]
-        traced, profiler = trace_steps(trial, reports, steps_for(TRACED_S, step_s, least=2, most=MOST_TRACED))
+        step = partial(next, reports)
+        count = begin_block(step, machine.device, BLOCK_S)
+        step_s = statistics.median(time_block(step, count, machine.device) for _ in range(BLOCKS))
+        num_traced = min(count, MOST_TRACED)
+        with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiler:
+            for _ in range(num_traced):
+                with record_function(STEP):
+                    step()
+            synchronize(machine.device)
     if trace:
         write_trace(profiler, trace)
     by = "self_device_time_total" if on_gpu else "self_cpu_time_total"
@@ -108,69 +121,37 @@ def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, 
     return Profile(
         title=f"{trial.title}, {counted(settings.batch_size, 'sample')}{parts}",
         samples=settings.batch_size,
-        steps=BLOCKS * each,
-        timed=timed,
-        shares=shares(timed, traced, on_gpu=on_gpu),
+        step_s=step_s,
+        shares=shares(step_s, traced(profiler.events() or (), num_traced, on_gpu=on_gpu), on_gpu=on_gpu),
         operations=profiler.key_averages().table(sort_by=by, row_limit=MOST_OPERATIONS, max_name_column_width=40).rstrip(),
     )
 
 
-def block(trial: Trial, reports: Iterator[Report], steps: int) -> Timed:
-    """Make `steps` steps, and return their mean times. The host waits for the device only before the first and after the last of them."""
-    start_s, start_wait_s = trial.clock.elapsed_s, cpu_wait_s()
-    step_s = time_block(partial(next, reports), steps, partial(synchronize, trial.machine.device))
-    return Timed(step_s, (trial.clock.elapsed_s - start_s) / steps, (cpu_wait_s() - start_wait_s) / steps)
+def traced(events: Sequence[Any], steps: int, *, on_gpu: bool) -> Traced:
+    """Return what a step does, given the events of PyTorch's profiler for `steps` steps.
 
-
-def shares(timed: Timed, traced: Traced, *, on_gpu: bool) -> dict[str, float]:
-    """Divide the time of a step by the keys of VERDICTS; the sum is 1.
-
-    A GPU that does not compute waits for data while it receives some and as long as the host does, and for launches in the remaining time. On a CPU, computing takes the
-    same fraction of the step outside of the wait for data as it took under the profiler.
+    A GPU computes in its kernels; those that run at the same time are counted twice. A CPU computes in operations of a step outside of its
+    wait for data.
     """
+    on_host = [event for event in events if event.device_type.name == "CPU"]
+    on_device = [event for event in events if event.device_type.name == "CUDA" and not event.is_user_annotation]
+
+    def seconds(found: Iterable[Any]) -> float:
+        return float(sum(event.time_range.elapsed_us() for event in found)) / 1e6 / steps
+
+    copying_s = seconds(event for event in on_device if "HtoD" in event.name)
     if on_gpu:
-        computing_s = min(traced.computing_s, timed.step_s)
-        data_s = min(timed.data_s + traced.copying_s, timed.step_s - computing_s)
+        computing_s = seconds(on_device) - copying_s
     else:
-        data_s = min(timed.data_s, timed.step_s)
-        computing_s = (timed.step_s - data_s) * (min(1.0, traced.computing_s / traced.stepping_s) if traced.stepping_s else 0.0)
-    parts = (data_s, timed.step_s - data_s - computing_s, computing_s)
-    return {name: part / timed.step_s for name, part in zip(VERDICTS, parts, strict=True)}
-
-
-def trace_steps(trial: Trial, reports: Iterator[Report], steps: int) -> tuple[Traced, profile]:
-    """Make `steps` steps under the profiler. Return what a step does, and the profiler."""
-    device = trial.machine.device
-    on_gpu = device.type == "cuda"
-    trial.clock.marks = True
-    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiler:
-        start_s, start_data_s = time.perf_counter(), trial.clock.elapsed_s
-        for _ in range(steps):
-            with record_function(STEP):
-                next(reports)
-        synchronize(device)
-        stepping_s = time.perf_counter() - start_s - (trial.clock.elapsed_s - start_data_s)
-    trial.clock.marks = False
-    computing_s, copying_s = occupancy(profiler.events() or (), on_gpu=on_gpu)
-    return Traced(computing_s / steps, copying_s / steps, stepping_s / steps), profiler
-
-
-def occupancy(events: Iterable[Any], *, on_gpu: bool) -> tuple[float, float]:
-    """Return the seconds in which the device computes, and in which a GPU receives data from the host, given the events of PyTorch's profiler.
-
-    On a CPU, these are operations of a step outside of its wait for data. Work that a GPU does at the same time is counted twice.
-    """
-    if on_gpu:
-        work = [event for event in events if event.device_type.name == "CUDA" and not event.is_user_annotation]
-        copies = [event for event in work if "HtoD" in event.name]
-        copying_us, all_us = (sum(event.time_range.elapsed_us() for event in each) for each in (copies, work))
-        return (all_us - copying_us) / 1e6, copying_us / 1e6
-    return sum(event.self_cpu_time_total for event in events if is_operation(event.name) and is_in_step(event)) / 1e6, 0.0
+        operations = [event for event in on_host if is_operation(event.name) and is_in_step(event)]
+        computing_s = sum(event.self_cpu_time_total for event in operations) / 1e6 / steps
+    waiting_s, step_s = (seconds(event for event in on_host if event.name == name) for name in (WAITING, STEP))
+    return Traced(waiting_s, computing_s, copying_s, step_s)
 
 
 def is_operation(name: str) -> bool:
-    """Return True if an event with this name is an operation of PyTorch, such as `aten::mm`, and not Python code or the autograd engine."""
-    return name.startswith(COMPILED) or ("::" in name and not name.startswith(ENGINE))
+    """Return True if an event with this name is an operation of PyTorch, such as `aten::mm`, and not Python code."""
+    return name.startswith(COMPILED) or "::" in name
 
 
 def is_in_step(event: Any) -> bool:
@@ -178,6 +159,20 @@ def is_in_step(event: Any) -> bool:
     while event and event.name not in (STEP, WAITING):
         event = event.cpu_parent
     return bool(event) and event.name == STEP
+
+
+def shares(step_s: float, traced: Traced, *, on_gpu: bool) -> dict[str, float]:
+    """Divide a step, which takes `step_s` seconds without the profiler, by the keys of VERDICTS; the sum is 1.
+
+    A GPU that does not compute waits for data while it receives some and as long as the host does, and for launches in the remaining time; its
+    kernels are no slower under the profiler. On a CPU, the parts are the same fractions of a step as under the profiler.
+    """
+    if on_gpu:
+        computing = min(traced.computing_s / step_s, 1.0)
+        waiting = min((traced.waiting_s + traced.copying_s) / step_s, 1.0 - computing)
+    else:
+        waiting, computing = traced.waiting_s / traced.step_s, traced.computing_s / traced.step_s
+    return dict(zip(VERDICTS, (waiting, 1.0 - waiting - computing, computing), strict=True))
 
 
 def write_trace(profiler: profile, path: Path) -> None:
@@ -189,4 +184,4 @@ def write_trace(profiler: profile, path: Path) -> None:
     document.pop("host_name", None)
     content = json.dumps(document).encode()
     with files.replacing(path) as draft:
-        draft.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+        draft.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)

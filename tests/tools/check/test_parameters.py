@@ -284,12 +284,6 @@ def test_what_is_no_parameter_file_is_answered_with_the_line(parameters, refused
     assert words in said
 
 
-def test_a_conflict_in_dvc_lock_is_named_before_dvc_runs(parameters: Parameters, refused: Refused) -> None:
-    Path("dvc.lock").write_text("schema: '2.0'\n<<<<<<< HEAD\nstages: {}\n", encoding="utf-8")
-    (message,) = refused("check")
-    assert message.startswith("dvc files: dvc.lock:2: contains a conflict of Git, so DVC does not run: `git checkout HEAD -- dvc.lock`")
-
-
 def test_a_missing_file_is_named_with_where_to_get_one(parameters: Parameters, refused: Refused) -> None:
     Path("params.yaml").unlink()
     for verb in ("check", "train"):

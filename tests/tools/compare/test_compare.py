@@ -5,19 +5,20 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.raw_dataset import TEST
+from pipeline.core.refusal import Refusal
 from pipeline.evaluate import stage
 from pipeline.inference.machine import Machine
 from pipeline.tools.compare import comparing
 from pipeline.tools.compare.comparing import compare as compared
 from pipeline.tools.compare.differences import DifferingRow, differences, files_between
-from pipeline.tools.compare.models import ComparedModel, Facts, of_results, revision_metrics
+from pipeline.tools.compare.models import ComparedModel, Facts, of_results, read
+from pipeline.tools.compare.paired import EvaluationSplit
 from tests import project
 from tests.specs import text_spec
 from tests.tools.compare.conftest import Checkout, Compare
@@ -68,9 +69,9 @@ def test_of_more_than_two_models_each_pair_has_its_own_causes(models: Models) ->
     later = changed("d", other.facts, model={"name": name})
     found = differences([first, convnet, later])
     assert ("code of train", "includes the file of the model") in [(row.name, row.remark) for row in found.rows]
-    assert [found.of_pair(at).causes for at in (1, 2)] == [("model.name",), ("the code",)]
+    assert [differences([first, other]).causes for other in (convnet, later)] == [("model.name",), ("the code",)]
     other_loss = changed("e", first.facts, model={"name": name}, loss={"name": "other"})
-    assert differences([first, convnet, other_loss]).of_pair(2).causes == ("loss.name", "the code")
+    assert differences([first, other_loss]).causes == ("loss.name", "the code")
 
 
 def test_a_key_that_moved_since_an_earlier_version_is_no_difference(models: Models) -> None:
@@ -78,16 +79,6 @@ def test_a_key_that_moved_since_an_earlier_version_is_no_difference(models: Mode
     params = {name: dict(section) if isinstance(section, dict) else section for name, section in second.manifest.params.items()}
     params["train"]["label_smoothing"] = params.pop("loss")["label_smoothing"]
     assert differences([first, replace(second, manifest=second.manifest.model_copy(update={"params": params}))]).rows == ()
-
-
-def test_a_section_against_null_is_one_difference(models: Models) -> None:
-    first, second = models("first", "first")
-    changed = second.manifest.model_copy(update={"params": second.manifest.params | {"augment": None}})
-    for pair in ([first, replace(second, manifest=changed)], [replace(second, manifest=changed), first]):
-        (row,) = differences(pair).rows
-        assert (row.name, "null" in row.values) == ("augment", True)
-        assert "flip=none" in str(row.values)
-        assert differences(pair).causes == ("augment",)
 
 
 def test_a_commit_in_a_record_cannot_be_an_option_of_git(working: Checkout, tmp_path: Path) -> None:
@@ -120,7 +111,7 @@ def test_identical_models_say_same_bytes_and_what_no_run_here_recorded(working: 
     first, second = models("first", "first")
     notes = differences([first, replace(second, name="bare.safetensors", digest="0" * 64, facts=Facts())]).notes
     assert notes == (
-        "bare.safetensors: this checkout has no run of this model: its commit, uncommitted changes and source parameters are unknown",
+        "bare.safetensors: this checkout has no run of this model: what only a run records is unknown, such as its source parameters",
     )
 
 
@@ -147,12 +138,12 @@ def test_predictions_that_evaluate_recorded_are_read_and_are_those_made_anew(wor
 
     monkeypatch.setattr(stage, "judge", counting)
     names, paths = (working.runs["first"], working.runs["code"]), Paths()
-    (read,) = compared(names, paths, Environment.read()).tests
+    (from_file,) = compared(names, paths, Environment.read()).tests
     assert len(judged) == 1, "the last evaluation is that of the second run"
     paths.predictions = Path("nowhere.parquet")
     (anew,) = compared(names, paths, Environment.read()).tests
     assert len(judged) == 3
-    assert (read.accuracy, read.loss, read.discordant) == (anew.accuracy, anew.loss, anew.discordant)
+    assert (from_file.accuracy, from_file.loss, from_file.discordant) == (anew.accuracy, anew.loss, anew.discordant)
     paths.predictions = Path("params.yaml")
     (despite_damage,) = compared(names, paths, Environment.read()).tests
     assert despite_damage.loss == anew.loss
@@ -179,7 +170,7 @@ def test_the_predictions_give_the_recorded_scores_and_the_same_output_every_time
     assert compare(*names) == compare(*names)
 
 
-def test_finished_runs_are_compared_while_another_training_has_replaced_their_files(changeable, compare, refused) -> None:
+def test_finished_runs_are_compared_but_not_tested_while_another_training_has_replaced_their_files(changeable, compare, refused) -> None:
     """The state in which a running `dvc repro` on other data leaves a checkout whose results were not committed."""
     names = changeable.runs["first"], changeable.runs["rate"]
     before = compare(*names)
@@ -187,31 +178,32 @@ def test_finished_runs_are_compared_while_another_training_has_replaced_their_fi
     for name in ("models/model.safetensors", "metrics/evaluate.json", "metrics/train.json", "dvc.lock"):
         Path(name).unlink()
     project.write_params(changeable.folder, setting="code")
-    assert compare(*names) == before
-    assert any(line.startswith("paired test of A and B") for line in before)
+    start = next(number for number, line in enumerate(before) if line.startswith("paired test of A and B"))
+    *lines, reason = compare(*names)
+    assert lines == before[:start]
+    assert reason.startswith("No paired test: data/prepared/spec.json: is missing")
     assert f"name a finished run, such as {changeable.runs['code']}" in refused("report")
 
 
-def test_revisions_and_experiments_are_read_from_git_and_the_cache_of_dvc(models: Models, working: Checkout) -> None:
-    first, faster, code = models("first", "faster", "code")
+def test_revisions_and_experiments_have_the_facts_of_their_runs(models: Models, working: Checkout) -> None:
+    first, faster, code = models("refs/tags/first", "faster", "code")
     by_run, rate = models(working.runs["first"], working.runs["rate"])
     assert (first.digest, faster.digest) == (by_run.digest, rate.digest)
-    assert first.facts.metrics == by_run.facts.metrics
-    assert first.facts.splits == by_run.facts.splits
-    revision, experiment = models("refs/tags/first", "faster")
-    assert revision.facts.origin.startswith("revision ")
-    assert differences([revision, experiment]).rows == (RATE,)
+    assert first.facts == by_run.facts
+    assert differences([first, faster]).rows == (RATE,)
     assert code.digest != first.digest
 
 
-def test_the_validation_of_a_revision_is_that_of_the_exported_weights() -> None:
-    contents = {
-        "metrics/evaluate.json": '{"test": {"loss": 0.4}, "model": "0123456789ab"}',
-        "metrics/train.json": '{"steps": 20, "exported_step": 10, "valid": {"loss": 0.9}}',
-        "plots/train/history.csv": "step,train/loss,valid/loss,valid/auroc\n10,0.1,0.3,\n20,0.1,0.9,0.5\n",
-    }
-    tree = SimpleNamespace(read_text=contents.__getitem__)
-    assert revision_metrics(tree, Paths(), "0123456789abcdef") == {"test/loss": 0.4, "valid/loss": 0.3}
+def test_revisions_without_runs_are_read_from_git_and_tested(changeable: Checkout, compare: Compare) -> None:
+    """As in a clone for a pull request."""
+    shutil.rmtree(".pipeline/journal")
+    text = "\n".join(compare("refs/tags/first", "faster"))
+    assert "revision " in text
+    assert "\nOnly optimizer.learning_rate differs.\n" in text
+    assert "faster: this checkout has no run of this model: what only a run records is unknown" in text
+    assert "recorded metrics" not in text
+    assert "paired test of A and B" in text
+    assert read("refs/tags/first", Paths(), Environment.read()).facts.provenance["git.difference"] == "none"
 
 
 def test_models_without_a_common_test_split_are_left_out_with_the_reason(models: Models) -> None:
@@ -231,12 +223,13 @@ def test_models_without_a_common_test_split_are_left_out_with_the_reason(models:
         "classification of image inputs, and classification of text inputs"
     )
     assert reason_of(first, of_split(rate)) == (
-        f"{rate.name}: was evaluated on another test split (digest {'e' * 12}) than {first.name} ({first.facts.splits[TEST][:12]}): "
-        "train one of them again on the data of the other"
+        f"{rate.name}: was evaluated on another test split (digest {'e' * 12}), than {first.name} ({first.facts.splits[TEST][:12]}): "
+        "train one of them again on the data of the other, or name its run"
     )
-    elsewhere = f"{first.name}: its test split is neither in data/prepared nor in DVC's cache: "
-    assert reason_of(of_split(first), rate).startswith(elsewhere)
-    assert "name its run, or train it again" in reason_of(first, replace(data, facts=Facts()))
+    with pytest.raises(Refusal, match="has another test split"):
+        EvaluationSplit(of_split(first), Paths(), Machine.set_up(Environment.read()))
+    assert reason_of(of_split(first), rate).startswith(f"{first.name}: data/prepared has another test split: run `dvc repro prepare`")
+    assert "was trained on other data, and no run has its test split" in reason_of(first, replace(data, facts=Facts()))
 
 
 def test_a_file_has_the_scores_of_the_last_evaluation_if_they_are_its_own(working: Checkout) -> None:

@@ -17,14 +17,12 @@ from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
-from pipeline.runs import find
 from pipeline.runs.journal import journals
 from pipeline.runs.mlflow import mirror
-from pipeline.runs.mlflow.store import MODEL_TAG, Store
+from pipeline.runs.mlflow.store import Store
 from pipeline.runs.record import Record
-from pipeline.tools.compare import models, promotion
+from pipeline.tools.compare import promotion
 from pipeline.tools.compare.models import read
-from pipeline.tools.compare.paired import Paired
 from tests.runs.conftest import opened
 from tests.specs import image_spec, text_spec
 from tests.tools.compare.conftest import Checkout, Compare
@@ -108,18 +106,6 @@ def test_the_version_belongs_to_its_run_and_predicts_and_is_compared_by_its_alia
     assert any(registry.runs["rate"] in line for line in compare("models:/experiments@champion", registry.runs["first"]))
 
 
-def test_a_model_of_the_same_bytes_that_was_registered_by_hand_is_known(registry: Registry, promote: Promote) -> None:
-    run_id = next(
-        run for run in registry.client.search_runs(["1"]) if run.data.tags["pipeline.journal"] == registry.runs["first"]
-    ).info.run_id
-    logged = find.find_logged(run_id, Store(Environment.read()))
-    registry.client.create_registered_model("by-hand")
-    registry.client.create_model_version("by-hand", logged.artifact_location)
-    registry.client.set_registered_model_alias("by-hand", "champion", "1")
-    assert MODEL_TAG not in registry.tags("by-hand", "1")
-    assert promote(registry.runs["first"], "by-hand")[1].endswith("it had the alias before, so nothing changed")
-
-
 def test_a_model_from_a_store_without_its_journal_has_the_facts_of_its_run_in_mlflow(
     registry: Registry, promote: Promote, compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +113,6 @@ def test_a_model_from_a_store_without_its_journal_has_the_facts_of_its_run_in_ml
     assert promote(registry.runs["rate"], "elsewhere")[0] == 0
     by_run = read(registry.runs["first"], Paths(), Environment.read())
     version = registry.client.get_model_version("elsewhere", "1")
-    registry.client.log_metric(version.run_id, "valid/loss", 9.0, step=10**6)  # of a training that exported an earlier step
     folder = tmp_path / "checkout"
     shutil.copytree(registry.folder, folder, symlinks=True)
     shutil.rmtree(folder / ".pipeline/journal")
@@ -135,7 +120,10 @@ def test_a_model_from_a_store_without_its_journal_has_the_facts_of_its_run_in_ml
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{registry.folder}/mlflow.db")
     text = "\n".join(lines := compare("models:/elsewhere/1", "models:/elsewhere/2"))
     assert "in MLflow" in lines[1]
-    assert read("models:/elsewhere/1", Paths(), Environment.read()).facts.metrics == pytest.approx(by_run.facts.metrics, rel=1e-5)
+    facts = read("models:/elsewhere/1", Paths(), Environment.read()).facts
+    assert facts.metrics == pytest.approx({name: value for name, value in by_run.facts.metrics.items() if "test/" in name}, rel=1e-5)
+    assert (facts.splits, facts.params) == (by_run.facts.splits, by_run.facts.params)
+    assert facts.provenance["git.commit"] == by_run.facts.provenance["git.commit"]
     assert "\nOnly optimizer.learning_rate differs.\n" in text
     assert "paired test of A and B" in text
     assert "test/accuracy" in text
@@ -156,7 +144,6 @@ def test_a_model_from_a_store_without_its_journal_has_the_facts_of_its_run_in_ml
 def test_a_model_that_cannot_be_compared_needs_force(registry: Registry, promote: Promote, tmp_path: Path, monkeypatch) -> None:
     assert promote(registry.runs["first"], "uncompared")[0] == 0
     (registry.folder / "data/prepared").rename(tmp_path / "prepared")
-    monkeypatch.setattr(models, "cache_folder", lambda _: None)
     try:
         code, line = promote(registry.runs["rate"], "uncompared")
         assert (code, registry.holder("uncompared")) == (1, "1")
@@ -167,26 +154,24 @@ def test_a_model_that_cannot_be_compared_needs_force(registry: Registry, promote
         (tmp_path / "prepared").rename(registry.folder / "data/prepared")
 
 
-def test_a_model_of_another_task_is_refused_and_one_of_other_classes_does_not_get_the_alias(registry: Registry, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("holder", "difference"),
+    [
+        (text_spec(classes=("cat", "dog")), "tasks: classification of text inputs, and classification of image inputs"),
+        (image_spec(shape=(8, 8, 1), classes=("cat", "dog"), mean=[0], std=[1]), "classes: image inputs (8, 8, 1)"),
+    ],
+)
+def test_a_model_of_another_task_or_other_classes_cannot_be_compared(
+    registry: Registry, monkeypatch, holder: Spec, difference: str
+) -> None:
     """The holder is described as if it had been trained on other data."""
     environment = Environment.read()
-    candidate = models.read(registry.runs["rate"], Paths(), environment)
-
-    def judged(holder: Spec, *, force: bool = False) -> tuple[Paired | None, str, bool]:
-        manifest = candidate.manifest.model_copy(update={"spec": holder})
-        monkeypatch.setattr(promotion, "read", lambda *_: replace(candidate, manifest=manifest))
-        return promotion.judged(candidate, "models:/other/1", Paths(), environment, force=force)
-
-    classes = ("cat", "dog")
-    with pytest.raises(Refusal) as refused:
-        judged(text_spec(classes=classes))
-    tasks = "the two models have different tasks: classification of text inputs, and classification of image inputs"
-    assert str(refused.value) == f"{candidate.name}: cannot replace models:/other/1: {tasks}: choose another name, or add --force"
-    test, text, is_no_worse = judged(text_spec(classes=classes), force=True)
-    assert (test, text, is_no_worse) == (None, f"it could not be compared with models:/other/1: {tasks}", False)
-    test, text, is_no_worse = judged(image_spec(shape=(8, 8, 1), classes=classes, mean=[0], std=[1]))
-    assert text.startswith("it could not be compared with models:/other/1: the two models have different classes: image inputs (8, 8, 1)")
-    assert (test, is_no_worse) == (None, False)
+    candidate = read(registry.runs["rate"], Paths(), environment)
+    manifest = candidate.manifest.model_copy(update={"spec": holder})
+    monkeypatch.setattr(promotion, "read", lambda *_: replace(candidate, manifest=manifest))
+    test, text = promotion.judged(candidate, "models:/other/1", Paths(), environment)
+    assert test is None
+    assert text.startswith(f"it could not be compared with models:/other/1: the two models have different {difference}")
 
 
 def test_a_run_that_is_not_in_mlflow_yet_is_sent_first(registry: Registry, promote: Promote) -> None:
@@ -216,7 +201,7 @@ def test_a_model_in_another_store_is_refused_with_the_way_to_it(registry: Regist
         digest=files.digest(registry.folder / "models/model.safetensors"),
         run=Record(registry.folder / ".pipeline/journal" / registry.runs["first"]),
     )
-    with pytest.raises(Refusal, match="this run is in another MLflow store: set MLFLOW_TRACKING_URI to that store"):
+    with pytest.raises(Refusal, match="or set MLFLOW_TRACKING_URI to the store that has the run"):
         promotion.find_logged(registry.runs["first"], first, Store(other), other)
 
 

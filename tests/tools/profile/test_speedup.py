@@ -8,7 +8,7 @@ import torch
 from pipeline.__main__ import main
 from pipeline.inference.machine import Machine
 from pipeline.tools.profile import speedup
-from pipeline.tools.profile.speedup import CONFIGURED, Option, OptionSpeed
+from pipeline.tools.profile.speedup import CONFIGURED, OptionSpeed
 from pipeline.tools.profile.trial import Ratio
 from tests import project, texts
 from tests.tools.profile.conftest import LOOP
@@ -16,20 +16,20 @@ from tests.train.engine.building import HERE
 
 
 def names(options) -> list[str]:
-    return [option.name for option in options]
+    return [f"{key}: {value}" for key, value in options]
 
 
 def test_options_are_what_the_training_does_not_do_yet(train_params, prepared) -> None:
     found = names(speedup.options(train_params({}), prepared, HERE, channels_last=False))
     assert found == [
-        *("precision: bf16", "precision: fp16", "precision: bf16-true", "channels_last: true", "compile: default"),
-        *("lanes: 2", "activation_checkpointing: true", "deterministic: false", "micro_batch_size: 32"),
+        *("precision: bf16", "precision: fp16", "precision: bf16-true", "channels_last: True", "compile: default"),
+        *("deterministic: False", "micro_batch_size: 32"),
     ]
-    others = {"precision": "bf16", "channels_last": True, "lanes": 2, "compile": "default", "deterministic": False}
+    others = {"precision": "bf16", "channels_last": True, "compile": "default", "deterministic": False}
     changes = {f"train.{name}": value for name, value in others.items()}
     found = names(speedup.options(train_params(changes), prepared, HERE, channels_last=True))
-    assert {"precision: fp32", "channels_last: false", "lanes: 1", "compile: off", "deterministic: true"} <= {*found}
-    assert "channels_last: true" not in names(speedup.options(train_params({}), texts.texts(), HERE, channels_last=False))
+    assert {"precision: fp32", "channels_last: False", "compile: off", "deterministic: True"} <= {*found}
+    assert "channels_last: True" not in names(speedup.options(train_params({}), texts.texts(), HERE, channels_last=False))
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_an_option_that_runs_out_of_memory_is_not_compared(params, prepared, bef
 
     before_each_forward(limited)
     monkeypatch.setattr(speedup, "BLOCK_S", 0.01)
-    monkeypatch.setattr(speedup, "options", lambda *_, **__: iter([Option("micro_batch_size: 8", {"micro_batch_size": 8})]))
-    *_, row = speedup.compare_options(params, prepared, HERE, steps=2)
+    monkeypatch.setattr(speedup, "options", lambda *_, **__: iter([("micro_batch_size", 8)]))
+    *_, row = speedup.compare_options(params, prepared, HERE)
     assert row.obstacle == "out of memory"
 
 
@@ -57,66 +57,63 @@ def test_on_a_gpu_graphs_are_an_option(train_params, prepared) -> None:
     assert {"compile: graphs", "precision: fp32"} <= {*found}, "auto is another precision on a GPU"
 
 
-def test_every_option_is_measured_or_has_a_reason_and_determinism_ends_as_it_began(params, prepared, monkeypatch) -> None:
+def test_every_option_is_measured_with_its_own_determinism_or_has_a_reason(params, prepared, monkeypatch) -> None:
     monkeypatch.setattr(speedup, "BLOCK_S", 0.01)
-    chosen = [
-        Option("lanes: 2", {"lanes": 2}),
-        Option("precision: bf16-true", {"precision": "bf16-true"}),
-        Option("deterministic: false", {"deterministic": False}),
-    ]
+    chosen = [("channels_last", True), ("precision", "bf16-true"), ("deterministic", False)]
     monkeypatch.setattr(speedup, "options", lambda *_, **__: iter(chosen))
-    rows = {row.name: row for row in speedup.compare_options(params, prepared, HERE, steps=3)}
+    deterministic, time_block = list[bool](), speedup.time_block
+
+    def timed(*arguments) -> float:
+        deterministic.append(torch.are_deterministic_algorithms_enabled())
+        return time_block(*arguments)
+
+    monkeypatch.setattr(speedup, "time_block", timed)
+    rows = {row.name: row for row in speedup.compare_options(params, prepared, HERE)}
     measured = {name for name, row in rows.items() if row.obstacle is None}
-    assert measured == {CONFIGURED, "lanes: 2", "deterministic: false"}
-    for name in measured:
+    assert measured == {CONFIGURED, "channels_last: true", "deterministic: false"}
+    for name in measured - {CONFIGURED}:
         row = rows[name]
         assert row.step_s > 0
         assert row.speed.least <= row.speed.median <= row.speed.most
     assert rows["precision: bf16-true"].obstacle.startswith("train.")
-    assert speedup.cells(rows["precision: bf16-true"], 16)[3].startswith("not available: train.")
-    assert rows[CONFIGURED].speed == (1, 1, 1)
-    assert params.train.deterministic
-    assert torch.are_deterministic_algorithms_enabled()
+    assert rows["precision: bf16-true"].cells(16)[3].startswith("not available: train.")
+    assert deterministic == [*[True] * 15, *[True, False, False, True] * 2, True, False]
     torch.set_deterministic_debug_mode("default")
 
 
 def test_an_option_that_is_twice_as_slow_is_half_as_fast(params, prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = {CONFIGURED: [1.0, 1.0, 1.0, 1.0, 1.0], "slow": [2.0, 2.0, 1.9, 2.1, 2.0]}
-    monkeypatch.setattr(speedup, "options", lambda *_, **__: iter([Option("slow")]))
-    monkeypatch.setattr(speedup.trials, "time_block", lambda *_: 1.0)
-    monkeypatch.setattr(speedup.trials, "interleaved", lambda *_, **__: seconds)
-    _, slow = speedup.compare_options(params, prepared, HERE, steps=None)
+    seconds = {CONFIGURED: [1.0, 1.0, 1.0, 1.0, 1.0], "deterministic: false": [2.0, 2.0, 1.9, 2.1, 2.0]}
+    monkeypatch.setattr(speedup, "options", lambda *_, **__: iter([("deterministic", False)]))
+    monkeypatch.setattr(speedup, "interleaved", lambda *_: seconds)
+    monkeypatch.setattr(speedup, "BLOCK_S", 0.01)
+    _, slow = speedup.compare_options(params, prepared, HERE)
     assert slow.step_s == 2.0
     assert slow.speed.median == 0.5
 
 
-ROWS = [
-    OptionSpeed(CONFIGURED, 0.01, Ratio(1.0, 1.0, 1.0)),
-    OptionSpeed("compile: default", 0.005, Ratio(2.0, 1.8, 2.2)),
-    OptionSpeed("lanes: 2", 0.02, Ratio(1.3, 0.5, 1.6)),
-    OptionSpeed("channels_last: true", obstacle="the inputs are not images"),
-]
-
-
-def test_only_an_option_that_was_faster_in_every_round_is_named() -> None:
-    bf16 = OptionSpeed("precision: bf16", 0.009, Ratio(1.1, 1.05, 1.2))
-    assert speedup.always_faster([*ROWS, bf16]) == "compile: default (2.00 times as fast), precision: bf16 (1.10 times as fast)"
-    assert speedup.always_faster([ROWS[0], ROWS[2], ROWS[3]]) == ""
-
-
-def test_a_row_of_the_table_has_time_rate_and_speed() -> None:
-    text = "\n".join(speedup.table(ROWS, 64))
-    assert "| compile: default                | 5.00       | 12,800     | 2.00 (1.80 to 2.20)    |" in text
-    assert "not available: the inputs are not images" in text
+def test_the_table_names_only_options_that_were_faster_in_every_round(params, prepared, monkeypatch, capsys) -> None:
+    rows = [
+        OptionSpeed(CONFIGURED, 0.01),
+        OptionSpeed("compile: default", 0.005, Ratio(2.0, 1.8, 2.2)),
+        OptionSpeed("deterministic: false", 0.02, Ratio(1.3, 0.5, 1.6)),
+        OptionSpeed("channels_last: true", obstacle="the inputs are not images"),
+    ]
+    monkeypatch.setattr(speedup, "compare_options", lambda *_: iter(rows))
+    speedup.print_comparison(params, prepared, HERE)
+    output = capsys.readouterr().out
+    assert "| as configured                   | 10.00      | 1,600      | 1.00                   |\n" in output
+    assert "| compile: default                | 5.00       | 3,200      | 2.00 (1.80 to 2.20)    |\n" in output
+    assert "not available: the inputs are not images" in output
+    assert output.endswith(" Faster in every round: compile: default (2.00 times as fast).\n")
 
 
 def test_the_verb_prints_the_rows(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(project.make(tmp_path))
     assert main(["prepare"]) == 0
-    monkeypatch.setattr(speedup, "options", lambda *_, **__: iter([Option("lanes: 2", {"lanes": 2}), Option("lanes: 3", {"lanes": 3})]))
+    monkeypatch.setattr(speedup, "options", lambda *_, **__: iter([("micro_batch_size", 2), ("lanes", 3)]))
     monkeypatch.setattr(speedup, "BLOCK_S", 0.01)
-    assert main(["profile", "--speedup", "--steps", "2"]) == 0
+    assert main(["profile", "--speedup"]) == 0
     output = capsys.readouterr().out
-    assert "| lanes: 2 " in output
+    assert "| micro_batch_size: 2 " in output
     assert "not available: train." in output
-    assert "aster" in output, "faster, or no option was faster"
+    assert "Faster in every round: " in output

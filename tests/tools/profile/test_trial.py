@@ -20,7 +20,6 @@ def test_a_trial_makes_the_steps_of_the_training_to_the_bit(train_params, prepar
         for _ in range(10):
             next(reports)
     assert same(weights(training.state), weights(trial.state))
-    assert trial.clock.elapsed_s > 0
 
 
 def test_a_trial_never_validates_and_cannot_save(params, prepared, capsys) -> None:
@@ -47,28 +46,27 @@ def test_the_reader_thread_of_a_streamed_split_ends_with_the_trial(params, prepa
     assert not trial.train_split.resident
 
 
-def test_blocks_alternate_their_order_and_the_device_is_awaited_only_around_them() -> None:
+def test_blocks_alternate_their_order() -> None:
     log: list[str] = []
-    steps = {name: (partial(log.append, name), count) for name, count in (("a", 2), ("b", 3))}
-    seconds = trials.interleaved(steps, rounds=2, synchronize=partial(log.append, "wait"), before=lambda name: log.append(f"before {name}"))
-    a, b = ["before a", "wait", "a", "a", "wait"], ["before b", "wait", "b", "b", "b", "wait"]
-    assert log == [*a, *b, *b, *a]
-    assert {name: len(each) for name, each in seconds.items()} == {"a": 2, "b": 2}
-    assert all(each > 0 for each in (*seconds["a"], *seconds["b"]))
+    blocks = {name: lambda name=name: float(len(log.append(name) or log)) for name in "ab"}
+    assert trials.interleaved(blocks, 2) == {"a": [1.0, 4.0], "b": [2.0, 3.0]}
+    assert log == ["a", "b", "b", "a"]
 
 
-def test_seconds_are_those_of_a_step_and_ratios_those_of_a_round(monkeypatch) -> None:
-    times = iter([0.0, 8.0, 10.0, 12.0])
+def test_seconds_are_those_of_a_step_and_the_device_is_awaited_only_around_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    times = iter([0.0, 8.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(times))
-    nothing = lambda: None  # noqa: E731
-    assert trials.interleaved({"a": (nothing, 4), "b": (nothing, 1)}, rounds=1, synchronize=nothing) == {"a": [2.0], "b": [2.0]}
+    monkeypatch.setattr(trials, "synchronize", lambda _: log.append("wait"))
+    assert trials.time_block(partial(log.append, "step"), 4, building.HERE.device) == 2.0
+    assert log == ["wait", *["step"] * 4, "wait"]
+
+
+def test_ratios_are_those_of_a_round() -> None:
     assert trials.ratios([1.0, 2.0, 9.0], [1.0, 1.0, 3.0]) == (2.0, 1.0, 3.0)
 
 
-@pytest.mark.parametrize("text", [None, "", "not numbers at all"])
-def test_a_kernel_that_does_not_tell_gives_no_wait_for_a_cpu(monkeypatch, tmp_path, text: str | None) -> None:
-    path = tmp_path / "schedstat"
-    if text is not None:
-        path.write_text(text)
-    monkeypatch.setattr(trials, "SCHEDULER_STATISTICS", path)
-    assert trials.cpu_wait_s() == 0
+def test_a_block_has_as_many_steps_as_take_its_time_after_those_that_choose_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([1.0, 0.2, 1.0, 9.0])
+    monkeypatch.setattr(trials, "time_block", lambda *_: next(times))
+    assert [trials.begin_block(lambda: None, building.HERE.device, 0.6) for _ in range(2)] == [3, 1]
