@@ -112,8 +112,9 @@ class SearchSettings(Section):
     """Metric of the validation split; null for `train.metric` of `params.yaml`."""
     direction: Literal["minimize", "maximize"] | None
     """null for the direction of the metric."""
-    pruner: Literal["median", "hyperband", "none"]
-    """`median` ends a trial whose best validation so far is worse than the median of the others at the same validation."""
+    pruner: Literal["median", "none"]
+    """`median` ends a trial whose best validation so far is worse than the median of the complete trials at the same validation. No training is
+    ended that is repeated, because the mean would lack those that begin badly."""
     processes: Annotated[int, Field(ge=1, le=64)]
     """Number of trials that train at the same time."""
     space: Annotated[dict[str, Annotated[FloatRange | IntRange | Choices, Field(discriminator="type")]], Field(min_length=1)]
@@ -140,7 +141,7 @@ class Search:
         if not path.is_file():
             raise Refusal(f"{path}: is missing: give a search file, such as presets/search/digits.yaml")
         document, text = Document.read(path), params.path.read_text(encoding="utf-8")
-        settings, problems = checked(document.data, SearchSettings)
+        settings, problems = checked(document.data)
         problems += unfit(settings, text) if settings else ()
         if problems or settings is None:
             raise refusal(document, problems)
@@ -163,7 +164,7 @@ class Search:
 
     def text_of(self, values: Mapping[str, Value]) -> str:
         """Return the text of `params.yaml` with `values`, the parameters of a trial. Raises Refusal if they do not fit each other."""
-        return edited(self.params, assignments(values))
+        return replaced(self.params, values)
 
     def target(self, metrics: Mapping[str, Direction], default: str) -> tuple[str, Literal["minimize", "maximize"]]:
         """Return the metric of the search, and its direction.
@@ -180,22 +181,21 @@ class Search:
         return metric, self.settings.direction or ("minimize" if known[metric] == "min" else "maximize")
 
 
-def assignments(values: Mapping[str, Value]) -> list[str]:
-    return [f"{key}={on_one_line(value)}" for key, value in values.items()]
+def replaced(text: str, values: Mapping[str, Value]) -> str:
+    """Return `text`, that of `params.yaml`, with other values, by their keys. Raises Refusal if they are invalid."""
+    return edited(text, [f"{key}={on_one_line(value)}" for key, value in values.items()])
 
 
-def checked(data: Any, kind: type[SearchSettings]) -> tuple[SearchSettings | None, list[Problem]]:
-    """Validate the mapping `data`. Return the object of the class `kind`, and the problems."""
+def checked(data: Any) -> tuple[SearchSettings | None, list[Problem]]:
+    """Validate the content of a search file. Return its settings, and the problems."""
     try:
-        return kind.model_validate_json(json.dumps(data, default=str)), []
+        return SearchSettings.model_validate_json(json.dumps(data, default=str)), []
     except ValidationError as error:
         problems = []
         for problem in errors_of(error, data):
-            found = explain(problem, kind)
+            found = explain(problem, SearchSettings)
             if found.location[:1] == ("space",) and len(found.location) == 2:
-                found = replace(
-                    found, text="should be a range, such as {type: int, low: 8, high: 32}", remedy="docs/search.md has each type"
-                )
+                found = replace(found, text="should be a range, such as {type: int, low: 8, high: 32}: docs/search.md has each type")
             elif problem["type"] == "missing" or (problem["type"] == "extra_forbidden" and len(found.location) > 1):
                 upgrade = UPGRADE.replace("--upgrade", "--upgrade FILE")
                 found = replace(found, remedy=upgrade if found.remedy == UPGRADE else "docs/search.md lists the keys")
@@ -207,16 +207,17 @@ def unfit(settings: SearchSettings, text: str) -> Iterator[Problem]:
     """Yield the problems of the space: keys that cannot be searched, ranges whose bounds do not fit each other, and values with which `text`,
     that of `params.yaml`, would be invalid or not fit together. A key with one value has it in all trials.
     """
+
+    def refuse(values: Mapping[str, Value]) -> None:
+        refuse_misfits(Document.of(replaced(text, values), Paths().params))
+
     space, is_grid = settings.space, settings.method == "grid"
     single = {key: entry.values[0] for key, entry in space.items() if len(entry.values) == 1}
     try:
-        refuse_misfits(Document.of(edited(text, assignments(single)), Paths().params))
-        fits = True
-    except Refusal as refused:
+        refuse(single)
+    except Refusal as refused:  # each other value would be refused for this reason, too
         yield Problem(refused.on_one_line, location=("space",))
-        fits = False
-    if settings.pruner != "none" and any(key in space for key in REPEATED):
-        yield Problem("would leave out the trainings that begin badly, and so change the mean", "write none", ("pruner",))
+        return
     for key, entry in space.items():
         at, reason = ("space", key), UNSEARCHED.get(key.partition(".")[0])
         if reason and not (is_grid and key in REPEATING):
@@ -229,29 +230,25 @@ def unfit(settings: SearchSettings, text: str) -> Iterator[Problem]:
         else:
             try:
                 _ = entry.distribution
-                for value in entry.ends if fits and key not in single else ():
-                    refuse_misfits(Document.of(edited(text, assignments(single | {key: value})), Paths().params))
+                for value in entry.ends:
+                    refuse(single | {key: value})
             except Refusal as refused:
                 yield Problem(refused.on_one_line, location=at)
             except ValueError as error:
                 yield Problem(str(error).rstrip("."), "docs/search.md has an example", at)
 
 
-def identity_of(search: Search, params: Document, paths: Paths, *, metric: str, direction: str) -> dict[str, Any]:
+def identity_of(search: Search, params: Document, stages: Sequence[str], *, metric: str, direction: str) -> dict[str, Any]:
     """Return what all trials of `search` have in common, by the names that messages show. Data and code are read at each call.
 
-    `params` is `params.yaml` without the values of a trial.
+    `params` is `params.yaml` without the values of a trial, and `stages` are those that a trial runs.
     """
-    document, names, stages = params.data, dict[str, Sequence[Value]](), ["train"]
-    for section in ("model", "loss"):
+    document, paths, code = params.data, Paths(), set[str]()
+    for stage, section in product(stages, ("model", "loss")):
         chosen = search.space.get(section) or search.space.get(f"{section}.name")
-        names[section] = chosen.values if chosen else [document[section]["name"]]
-    stages += ["prepare"] * any(key.startswith("source.") for key in search.space) + ["evaluate"] * bool(search.repeated)
-    code = set[str]()
-    for stage, model, loss in product(stages, names["model"], names["loss"]):
-        chosen_names = {"model": {**document["model"], "name": model}, "loss": {**document["loss"], "name": loss}}
-        code |= {*identity.dependencies(stage, document | chosen_names, paths.top)}
-    varied = (*(f"{key}." for key in search.space), *(() if search.repeated else ("evaluate.",)))
+        for name in chosen.values if chosen else [document[section]["name"]]:
+            code |= {*identity.dependencies(stage, document | {section: {**document[section], "name": name}}, paths.top)}
+    varied = tuple(f"{key}." for key in search.space)
     return {
         **{f"space.{key}": entry.model_dump(mode="json") for key, entry in search.space.items()},
         "metric": metric,

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -21,8 +21,7 @@ from pipeline.runs import events, journal, utilization
 from pipeline.tools import stages
 from pipeline.train.work_folder import Work
 
-TRIAL_TAG = "pipeline.trial"
-RUN, LOG, ENDED, REFUSED = "run", "log.txt", "ended", "refused.json"
+LOG, ENDED, REFUSED = "log.txt", "ended", "refused.json"
 PREPARE, TRAIN, EVALUATE = "prepare", "train", "evaluate"
 
 
@@ -47,17 +46,12 @@ def run(folder: str, stage: str = TRAIN) -> int:
 
 
 class TrialFolder:
-    """The folder of one trial. `search` is the unique id of the search, by which the trial's run is found among all journals.
+    """The folder of one trial. `stages` are the stages that the trial runs in it, in this order. With `prepare`, it has its own prepared data."""
 
-    `stages` are the stages that the trial runs in its folder, in this order. With `prepare`, it has its own prepared data.
-    """
-
-    def __init__(self, folder: Path, search: str, stages: Sequence[str] = (TRAIN,)) -> None:
+    def __init__(self, folder: Path, stages: Sequence[str] = (TRAIN,)) -> None:
         self.folder, self.number, self.stages = folder, int(folder.name), stages
-        self._search = search
-        self._others: set[str] = set()
+        self.step, self.values = 0, list[float]()
         self._offset = 0
-        self._values: list[tuple[int, dict[str, float]]] = []
 
     @property
     def paths(self) -> Paths:
@@ -69,41 +63,35 @@ class TrialFolder:
         """Return the stages that have not ended yet."""
         return [stage for stage in self.stages if not (self.folder / ENDED / stage).exists()]
 
-    def write(self, params: str, journals: Path | None) -> None:
-        """Write `params.yaml`. `journals` is the folder for the trial's journal; None for a folder within the trial's folder.
+    def write(self, params: str, parent: Path | None) -> None:
+        """Write `params.yaml`. The trial's journal is put beside `parent`, the journal of the search, or without one into the trial's folder.
 
         The journal of a resumed trial stays where it is.
         """
         files.write_text(self.paths.params, params)
-        own = journal.journals_folder(self.folder)
-        if journals and not own.is_symlink() and not own.exists():
-            for each in (own.parent, journals):
-                each.mkdir(parents=True, exist_ok=True)
-            own.symlink_to(journals.resolve())
+        journals = journal.journals_folder(self.folder)
+        if parent and not journals.exists():
+            journals.parent.mkdir(parents=True, exist_ok=True)
+            journals.unlink(missing_ok=True)  # a link to the place of a checkout that was moved
+            journals.symlink_to(parent.parent.resolve())
 
     @property
     def journal(self) -> Path | None:
-        """Return the folder of the trial's journal, or None if there is none yet. Once it is found, its name is kept in the file `run`."""
-        own, known = journal.journals_folder(self.folder), self.folder / RUN
-        if known.is_file():
-            return own / known.read_text(encoding="utf-8").strip()
-        for path in sorted(own.glob("*"), reverse=True):
-            if path.name not in self._others and journal.has_begun(path):
-                tags = next(events.read(path / events.EVENTS)).fields.get("tags", {})
-                if (tags.get(journal.SEARCH_TAG), tags.get(TRIAL_TAG)) == (self._search, str(self.number)):
-                    files.write_text(known, path.name + "\n")
-                    return path
-                self._others.add(path.name)
-        return None
+        """Return the folder of the trial's journal; None if there is none yet."""
+        if not (named := self.paths.run) or not named.is_file():
+            return None
+        found = journal.journals_folder(self.folder) / named.read_text(encoding="utf-8").strip()
+        return found if journal.has_begun(found) else None
 
-    def reports(self, metric: str) -> list[tuple[int, float]]:
-        """Return step and value of `metric` for each validation so far, in order."""
+    def validations(self, metric: str) -> Iterator[int]:
+        """Read the validations that were not read before, in order. Yield the step of each, after `values` has the value of `metric`."""
         path = self.journal
         for event in events.read(path / events.EVENTS, self._offset) if path else ():
             self._offset = event.end
-            if event.kind == "metrics":
-                self._values.append((event.fields["step"], {name: float(value) for name, value in event.fields["values"].items()}))
-        return [(step, values[metric]) for step, values in self._values if metric in values]
+            if event.kind == "metrics" and metric in event.fields["values"]:
+                self.step = event.fields["step"]
+                self.values.append(float(event.fields["values"][metric]))
+                yield self.step
 
     def exported(self) -> tuple[dict[str, float], int]:
         """Return the metrics of the exported weights on the validation split, and the step after which the weights were taken."""

@@ -71,6 +71,7 @@ class FakeChild:
         journal = trial.journal
         if journal is None:
             written = Journal.create(trial.folder, stage="train", info=RunInfo(tags=tags))
+            files.write_text(trial.folder / "run", written.folder.name)
         else:
             written = Journal.reopen(journal, stage="train", info=RunInfo())
         for step, loss in zip((8, 16, 24), losses, strict=True):

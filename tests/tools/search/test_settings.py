@@ -1,15 +1,12 @@
 """The search file is checked before anything runs: every error names file, line, key and remedy."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pipeline.core.environment import Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
-from pipeline.tools.search import settings
 from pipeline.tools.search.settings import Search
 from tests import project
 from tests.conftest import changed
@@ -79,7 +76,6 @@ FLOAT = {"type": "float", "low": 0.1, "high": 0.2}
         (of("evaluate.batch_size", **FLOAT), "9: space.evaluate.batch_size", "cannot be searched: it has no effect on a training: remove"),
         ({**projects.SEEDS, "method": "tpe"}, "9: space.seed", "it would be chosen by chance: write `method: grid`"),
         (of_rate(**FLOAT) | {"method": "grid"}, f"9: {RATE}", "has no single values for a grid"),
-        (projects.SEEDS | {"pruner": "median"}, "6: pruner", "would leave out the trainings that begin badly"),
         (
             projects.FOLDS | of("source.fold", type="int", low=0, high=2),
             "9: space.source.fold",
@@ -154,17 +150,3 @@ def test_the_text_of_a_trial_differs_in_its_values_only() -> None:
     text = search.text_of({"optimizer.learning_rate": 0.00012345678901234567, "train.clip_norm": None})
     expected = changed(before, {"optimizer.learning_rate": 0.00012345678901234567, "train.clip_norm": None})
     assert Document.of(text, Path("params.yaml")).data == expected
-
-
-@pytest.mark.parametrize(("changes", "counts"), [(projects.SEEDS, True), (of_rate(type="float", low=0.1, high=0.2), False)])
-def test_the_settings_of_evaluate_are_common_to_the_trials_that_are_evaluated(
-    changes: dict[str, Any], counts: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    search = read(changes)
-    monkeypatch.setattr(settings, "read_record", lambda _: SimpleNamespace(digest="0"))
-    found = []
-    for size in (64, 65):
-        project.write_params(Path(), {"evaluate.batch_size": size})
-        found.append(settings.identity_of(search, Document.read(Path("params.yaml")), Paths(), metric="valid/loss", direction="min"))
-    assert (found[0] != found[1]) is counts
-    assert ("the code of train and evaluate" in found[0]) is counts
