@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 
 from pipeline.core import files, interruption
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.observer import Net
 from pipeline.core.params import load
 from pipeline.core.prepared import PreparedRecord, read_record
 from pipeline.core.raw_dataset import TEST, VALID
@@ -34,7 +33,7 @@ from pipeline.tools.params.reference import STAGE_PARAMS
 from pipeline.tools.search import study
 from pipeline.tools.search.settings import Search, identity_of
 from pipeline.tools.search.study import OUTCOMES, Repetition, State, Study
-from pipeline.tools.search.trial import EVALUATE, PREPARE, TRAIN, TrialFolder, devices, start
+from pipeline.tools.search.trial import EVALUATE, LOG, PREPARE, TRAIN, TrialFolder, devices, start
 from pipeline.train.params import LoopSettings
 
 POLL_S = 0.1
@@ -97,8 +96,7 @@ class SearchRunner:
 
         prepares = any(key.startswith("source.") for key in self.search.space)
         self.stages = [*([PREPARE] if prepares else []), TRAIN, *([EVALUATE] if self.search.repeated else [])]
-        self.children, self.mirrored = dict[int, subprocess.Popen[bytes]](), set[int]()
-        self.net = Net(partial(mirror_process.say_failure, self.environment, "the search continues"))
+        self.children, self.mirrored = list[subprocess.Popen[bytes]](), set[int]()
         loop = self.params.data["train"]
         metrics = {**self.record.spec.targets.metrics, **directions(loop["metrics"])}
         self.metric, self.direction = self.search.target(metrics, loop["metric"])
@@ -129,17 +127,16 @@ class SearchRunner:
                 self.parent = tracked.folder
                 try:
                     self.run_trials(interrupted)
-                except interruption.Interrupted:
-                    print("search: stopping the trials: the same command resumes them", flush=True)
-                    raise
                 finally:
-                    for child in self.children.values():
+                    if interrupted.number is not None:
+                        print("search: stopping the trials: the same command resumes them", flush=True)
+                    for child in self.children:
                         child.terminate()
-                    for child in self.children.values():
+                    for child in self.children:
                         child.wait()
                 self.add_results(tracked)
-            files.write_text(path, self.table)
             self.deliver()
+            files.write_text(path, self.table)
         self.tidy()
 
     def info(self) -> RunInfo:
@@ -162,7 +159,6 @@ class SearchRunner:
 
     def run_trials(self, interrupted: interruption.Interruption) -> None:
         """Begin trials, and run them until none is left. Trials that a killed search left come first."""
-        self.tidy()
         left, free = self.study.running, devices(self.environment, self.search.settings.processes)
         running = dict[int, tuple[Iterator[None], str | None]]()
         while left or running or len(self.study.trials) < self.num_trials:
@@ -173,7 +169,6 @@ class SearchRunner:
             for number, (trial, device) in list(running.items()):
                 if next(trial, True):
                     del running[number]
-                    self.children.pop(number, None)
                     free.append(device)
                     self.report(number)
             if running:
@@ -198,7 +193,8 @@ class SearchRunner:
         while trial.left and not is_pruned:
             self.refuse_changes(trial)
             stage = trial.left[0]
-            child = self.children[trial.number] = start(trial, device, self.tags(trial.number, params))
+            child = start(trial, device, self.tags(trial.number, params))
+            self.children.append(child)
             has_ended = False
             while not (has_ended or is_pruned):
                 yield
@@ -209,7 +205,13 @@ class SearchRunner:
                 child.terminate()
                 child.wait()
             elif stage in trial.left:
-                self.finish(trial, "FAIL", reason=self.failure(trial, child.returncode))
+                is_parameter, reason = trial.refused
+                if not is_parameter:
+                    raise Refusal(
+                        f"trial {trial.number} ended with exit code {child.returncode} ({reason or 'no reason is known'}): {trial.folder / LOG} has its output: "
+                        "remove the cause, and repeat the command: it resumes this trial"
+                    )
+                self.finish(trial, "FAIL", reason=reason)
                 return
         if is_pruned:
             self.finish(trial, "PRUNED")
@@ -228,25 +230,13 @@ class SearchRunner:
     def refuse_changes(self, trial: TrialFolder) -> None:
         """Raise Refusal if the data, the lock file or the code has changed since the search began: they may be edited while it runs."""
         self.study.refuse_changed(self.identity())
-        if trial.left[0] != PREPARE and PREPARE in self.stages:
-            prepared, own = (sizes_and_test(each) for each in (self.record, read_record(trial.paths.prepared)))
-            if own != prepared:
-                raise Refusal(f"{Paths().prepared}: source.root has changed since it was made: undo the change, or run `dvc repro prepare`")
+        if trial.left[0] != PREPARE and sizes_and_test(read_record(trial.paths.prepared)) != sizes_and_test(self.record):
+            raise Refusal(f"{Paths().prepared}: source.root has changed since it was made: undo the change, or run `dvc repro prepare`")
 
     def finish(self, trial: TrialFolder, state: State, value: float | None = None, **attributes: Any) -> None:
         """Record the outcome of a trial in the study."""
         name = trial.journal.name if trial.journal else ""
         self.study.finish(trial.number, state, value, values=trial.values, step=trial.step, run=name, **attributes)
-
-    def failure(self, trial: TrialFolder, exit_code: int) -> str:
-        """Return what the parameters of a trial caused. Raises Refusal if its process ended for another reason."""
-        problem = trial.problem
-        if problem and problem.location:
-            return str(problem)
-        raise Refusal(
-            f"trial {trial.number} ended with exit code {exit_code}{f' ({problem})' if problem else ''}: {trial.folder / 'log.txt'} has its "
-            "output: remove the cause, and repeat the command: it resumes this trial"
-        )
 
     def tags(self, number: int, params: Mapping[str, Any]) -> dict[str, str]:
         """Return the tags of a trial's run, with its name."""
@@ -262,17 +252,23 @@ class SearchRunner:
         is_due = self.environment.tracking_mirror and trial.number not in self.mirrored and self.parent and events.read_stores(self.parent)
         if is_due and (folder := trial.journal) and journal.is_written(folder):
             self.mirrored.add(trial.number)
-            with self.net:
+            with suppress(OSError):  # `deliver` tries again
                 mirror_process.start(folder.resolve(), self.environment)
 
     def deliver(self) -> None:
-        """Send to MLflow what it does not have of all runs, with a time limit."""
-        if self.parent and self.environment.tracking_mirror:
+        """Add the model of the best trial to its run, unless it has it, and send to MLflow what it does not have of all runs, with a time limit."""
+        environment, best = self.environment, self.study.best()
+        mirror_process.wait_for_all(environment)
+        if best and (folder := self.trial(best.number).journal) and not Record(folder).digest:
+            reopen = partial(Journal.reopen, folder, stage=STAGE, info=RunInfo())
+            with tracking.tracked(environment.model_copy(update={"tracking_mirror": False}), reopen, is_followed=True) as run_of_best:
+                run_of_best.model(self.trial(best.number).paths.model)
+        if self.parent and environment.tracking_mirror:
             try:
                 command = [sys.executable, "-m", "pipeline", "sync"]
-                subprocess.run(command, stdout=subprocess.DEVNULL, timeout=self.environment.tracking_wait_s, check=True)
+                subprocess.run(command, stdout=subprocess.DEVNULL, timeout=environment.tracking_wait_s, check=True)
             except (OSError, subprocess.SubprocessError):  # killed at the limit: the next delivery resumes
-                mirror_process.say(self.environment, "MLflow does not have all trials yet: `python -m pipeline sync` sends them")
+                mirror_process.say(environment, "MLflow does not have all trials yet: `python -m pipeline sync` sends them")
 
     def report(self, number: int) -> None:
         """Print the outcome of a trial, and remove files that are no longer needed."""
@@ -289,13 +285,12 @@ class SearchRunner:
         self.tidy()
 
     def add_results(self, tracked: tracking.Run) -> None:
-        """Add the table to the parent run, and the model of the best trial to its run.
+        """Add the table to the run of the search.
 
         If all trials repeat one training, the parent run has the mean of each metric, under the name of the metric, and its deviation.
         """
         trials, best = self.study.trials, self.study.best()
         if best and best.value is not None:
-            self.add_model(self.trial(best.number))
             of = f"{counted(len(trials), 'trial')}: trial {best.number}, {study.described(best.params)}"
             tracked.describe(f"best {self.metric} {rounded(best.value)} of {of}")
         if self.search.repeated and len(found := self.repetitions()) == 1 and (spreads := found[0].spreads):
@@ -304,13 +299,6 @@ class SearchRunner:
         tracked.text(TABLE, self.table)
         tracked.artifact(self.search.document.path)
         tracked.text(self.params.path.name, self.search.params)  # the file may have been edited since
-
-    def add_model(self, trial: TrialFolder) -> None:
-        """Add the model of a trial to its run, unless the run has it or no run should have a model."""
-        if self.parent and self.environment.tracking_model and (folder := trial.journal) and not Record(folder).digest:
-            with self.net, closing(Journal.reopen(folder, stage=STAGE, info=RunInfo())) as reopened:
-                reopened.model(trial.paths.model)
-                reopened.end("FINISHED")
 
     def repetitions(self) -> list[Repetition]:
         return study.repetitions(self.study.trials, self.params.data["source"]["folds"])
@@ -334,8 +322,7 @@ def sizes_and_test(record: PreparedRecord) -> tuple[int, str]:
 def conclude(runner: SearchRunner, file: str, *, apply: bool) -> int:
     """Print the table and the best trial. Return 0 if a trial is complete, else 1.
 
-    With `apply`, write the parameters of the best trial to params.yaml. Raises Refusal then if no trial is complete, or if the file has been
-    edited while the search ran.
+    With `apply`, write the parameters of the best trial to params.yaml. Raises Refusal then if the file has been edited while the search ran.
     """
     trials, search, target = runner.study.ranked(), runner.search, runner.params.path
     study.print_table(trials, runner.metric, search)

@@ -19,7 +19,7 @@ from pipeline.core.seeding import derive
 from pipeline.inference.digits import rounded
 from pipeline.runs.run_description import short, short_keys
 from pipeline.runs.table import show
-from pipeline.tools.search.settings import FOLDS, REPEATED, Search, Value
+from pipeline.tools.search.settings import FOLDS, REPEATED, Search, Value, distribution
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -58,7 +58,7 @@ class Study:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.search, self._path, self._direction = search, path, direction
-        self._distributions = {key: entry.distribution for key, entry in search.space.items()}
+        self._distributions = {key: distribution(entry) for key, entry in search.space.items()}
         # nothing is pruned in the first quarter of a training, where the metric is noisy
         median, none = optuna.pruners.MedianPruner(n_warmup_steps=num_validations // 4), optuna.pruners.NopPruner()
         self._pruner = median if search.settings.pruner == "median" and not search.repeated else none

@@ -9,14 +9,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.interruption import EXIT_CODE_FILE, STARTED_BY_DVC, STARTED_BY_SEARCH
 from pipeline.core.raw_dataset import TEST, VALID
-from pipeline.core.refusal import Problem, Refusal, Unavailable
+from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.runs import events, journal, utilization
 from pipeline.tools import stages
 from pipeline.train.work_folder import Work
@@ -34,11 +34,13 @@ def run(folder: str, stage: str = TRAIN) -> int:
         raise Refusal(f"{folder}: is not the folder of a trial: give one of .pipeline/search/NAME/trials/")
     if stage == PREPARE:
         (Path(folder) / "data").mkdir(exist_ok=True)  # else the stage would write into the checkout
+    paths = Paths(trial=Path(folder))
     try:
-        code = stages.run(stage, Paths(trial=Path(folder)), ["trial", folder, stage])
+        code = stages.run(stage, paths, ["trial", folder, stage])
     except Refusal as refused:
-        if not isinstance(refused, Unavailable):
-            files.write_json(Path(folder) / REFUSED, [asdict(problem) for problem in refused.problems])
+        first = refused.problems[0]
+        is_parameter = bool(first.location) and first.file == str(paths.params) and not isinstance(refused, Unavailable)
+        files.write_json(Path(folder) / REFUSED, [is_parameter, str(replace(first, file="", line=0) if is_parameter else first)])
         raise
     if code == 0 and not Environment.read().is_rank:
         files.write_text(Path(folder) / ENDED / stage, "")
@@ -106,16 +108,11 @@ class TrialFolder:
         return valid | {name: float(value) for name, value in test.items() if value is not None}
 
     @property
-    def problem(self) -> Problem | None:
-        """Return the first reason why the process of this trial was refused; None if it was not. It has a location if a parameter caused it, such
-        as a non-finite loss.
-        """
+    def refused(self) -> tuple[bool, str]:
+        """Return if a parameter of this trial caused that its process was refused, such as by a non-finite loss, and the reason; "" if none is known."""
         path = self.folder / REFUSED
-        if not path.exists():
-            return None
-        first = Problem(**json.loads(path.read_bytes())[0])
-        is_parameter = first.file == str(self.paths.params)
-        return replace(first, file="", line=0) if is_parameter else Problem(str(first))
+        is_parameter, reason = json.loads(path.read_bytes()) if path.exists() else (False, "")
+        return is_parameter, reason
 
     def remove_checkpoints(self) -> None:
         """Remove the checkpoints and other files that only an unfinished trial needs. Dumps of non-finite batches stay."""
