@@ -31,9 +31,9 @@ from pipeline.runs.run_description import SOURCE, experiment, subject
 from pipeline.tools import checkout_lock
 from pipeline.tools.params.reference import STAGE_PARAMS
 from pipeline.tools.search import study
-from pipeline.tools.search.settings import Search, identity_of
+from pipeline.tools.search.settings import Search, identity_of, replaced
 from pipeline.tools.search.study import OUTCOMES, Repetition, State, Study
-from pipeline.tools.search.trial import EVALUATE, LOG, PREPARE, TRAIN, TrialFolder, devices, start
+from pipeline.tools.search.trial import EVALUATE, PREPARE, TRAIN, TrialFolder, devices, start
 from pipeline.train.params import LoopSettings
 
 POLL_S = 0.1
@@ -60,7 +60,7 @@ def run(file: str, trials: int | None, apply: bool, keep_models: bool) -> int:
     if apply and search.repeated:
         raise Refusal(f"--apply: the trials differ in {' and '.join(search.repeated)}, and the best would be so by chance: leave it out")
     record = read_record(paths.prepared)
-    if VALID not in record.splits and "source.fold" not in search.space:
+    if VALID not in record.splits and "source.fold" not in search.settings.space:
         raise Refusal(f"{paths.prepared}: has no validation split, which a search needs: raise source.valid, and run `dvc repro prepare`")
     folder = (environment.dvc_root or Path()) / ".pipeline/search" / search.settings.name
     with files.locked(folder / LOCK, wait=False) as is_mine:
@@ -94,7 +94,7 @@ class SearchRunner:
     def __post_init__(self) -> None:
         from pipeline.inference.measuring import directions  # late: metrics import torch
 
-        prepares = any(key.startswith("source.") for key in self.search.space)
+        prepares = any(key.startswith("source.") for key in self.search.settings.space)
         self.stages = [*([PREPARE] if prepares else []), TRAIN, *([EVALUATE] if self.search.repeated else [])]
         self.children, self.mirrored = list[subprocess.Popen[bytes]](), set[int]()
         loop = self.params.data["train"]
@@ -183,7 +183,7 @@ class SearchRunner:
         """
         params = self.study.trials[trial.number].params
         try:
-            text = self.search.text_of(params)
+            text = replaced(self.search.params, params)
         except Refusal as refused:  # each value is valid by itself
             self.finish(trial, "FAIL", reason=refused.on_one_line)
             return
@@ -205,13 +205,7 @@ class SearchRunner:
                 child.terminate()
                 child.wait()
             elif stage in trial.left:
-                is_parameter, reason = trial.refused
-                if not is_parameter:
-                    raise Refusal(
-                        f"trial {trial.number} ended with exit code {child.returncode} ({reason or 'no reason is known'}): {trial.folder / LOG} has its output: "
-                        "remove the cause, and repeat the command: it resumes this trial"
-                    )
-                self.finish(trial, "FAIL", reason=reason)
+                self.finish(trial, "FAIL", reason=trial.failure(child.returncode))
                 return
         if is_pruned:
             self.finish(trial, "PRUNED")
@@ -344,6 +338,6 @@ def conclude(runner: SearchRunner, file: str, *, apply: bool) -> int:
     with checkout_lock.alone(Path()):
         if target.read_text(encoding="utf-8") != search.params:
             raise Refusal(f"{target}: has been edited while the search ran, and is left as it is: repeat the command with --apply")
-        files.write_text(target, search.text_of(best.params))
+        files.write_text(target, replaced(search.params, best.params))
     print(f"{target} now has the parameters of trial {best.number}; `git diff {target}` shows them")
     return 0

@@ -113,23 +113,15 @@ class Search:
         return cls(document, settings, text)
 
     @property
-    def space(self) -> Mapping[str, Mapping[str, Any]]:
-        return self.settings.space
-
-    @property
     def grid(self) -> list[dict[str, Value]]:
         """Return all combinations of the values in the space, in order; an empty list if the method is another one."""
-        combinations = product(*map(single_values, self.space.values())) if self.settings.method == "grid" else ()
-        return [dict(zip(self.space, values, strict=True)) for values in combinations]
+        combinations = product(*map(single_values, self.settings.space.values())) if self.settings.method == "grid" else ()
+        return [dict(zip(self.settings.space, values, strict=True)) for values in combinations]
 
     @property
     def repeated(self) -> list[str]:
         """Return the keys of the space whose values repeat a training."""
-        return [key for key in self.space if key in REPEATED]
-
-    def text_of(self, values: Mapping[str, Value]) -> str:
-        """Return the text of `params.yaml` with `values`, the parameters of a trial. Raises Refusal if they do not fit each other."""
-        return replaced(self.params, values)
+        return [key for key in self.settings.space if key in REPEATED]
 
     def target(self, metrics: Mapping[str, Direction], default: str) -> tuple[str, Literal["minimize", "maximize"]]:
         """Return the metric of the search, and its direction.
@@ -214,12 +206,12 @@ def identity_of(search: Search, params: Document, stages: Sequence[str], *, metr
     """
     document, paths, code = params.data, Paths(), set[str]()
     for stage, section in product(stages, ("model", "loss")):
-        chosen = search.space.get(section) or search.space.get(f"{section}.name")
+        chosen = search.settings.space.get(section) or search.settings.space.get(f"{section}.name")
         for name in single_values(chosen) if chosen else [document[section]["name"]]:
             code |= {*identity.dependencies(stage, document | {section: {**document[section], "name": name}}, paths.top)}
-    varied = tuple(f"{key}." for key in search.space)
+    varied = tuple(f"{key}." for key in search.settings.space)
     return {
-        **{f"space.{key}": dict(entry) for key, entry in search.space.items()},
+        **{f"space.{key}": dict(entry) for key, entry in search.settings.space.items()},
         "metric": metric,
         "direction": direction,
         **search.settings.model_dump(include={"method", "pruner", "seed"}),

@@ -58,7 +58,7 @@ class Study:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.search, self._path, self._direction = search, path, direction
-        self._distributions = {key: distribution(entry) for key, entry in search.space.items()}
+        self._distributions = {key: distribution(entry) for key, entry in search.settings.space.items()}
         # nothing is pruned in the first quarter of a training, where the metric is noisy
         median, none = optuna.pruners.MedianPruner(n_warmup_steps=num_validations // 4), optuna.pruners.NopPruner()
         self._pruner = median if search.settings.pruner == "median" and not search.repeated else none
@@ -175,7 +175,7 @@ def print_table(trials: "Sequence[FrozenTrial]", metric: str, search: Search) ->
 
     Trials that repeat a training are not ranked, and also have the metric of the test split.
     """
-    names, test, rows = short_keys([*search.space]), metric.replace(VALID, TEST), list[list[str]]()
+    names, test, rows = short_keys([*search.settings.space]), metric.replace(VALID, TEST), list[list[str]]()
     for rank, trial in enumerate(trials, 1):
         found, state = trial.user_attrs, trial.state.name
         value, of_test = ("" if each is None else rounded(each) for each in (trial.value, found.get("scores", {}).get(test)))
@@ -196,7 +196,7 @@ def as_csv(trials: "Sequence[FrozenTrial]", metric: str, search: Search) -> str:
     rows = []
     for trial in trials:
         first = {"trial": trial.number, "outcome": OUTCOMES[trial.state.name], metric: trial.value, "step": trial.user_attrs.get("step", 0)}
-        params = {key: trial.params[key] for key in search.space}
+        params = {key: trial.params[key] for key in search.settings.space}
         last = {"run": run_of(trial), "reason": trial.user_attrs.get("reason", "")}
         rows.append({**trial.user_attrs.get("scores", {}), **first, **params, **last})
     header = dict.fromkeys([*first, *params, *last, *(name for row in rows for name in row)]) if rows else ()

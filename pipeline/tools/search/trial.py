@@ -107,12 +107,16 @@ class TrialFolder:
         test = {f"{TEST}/{name}": found.get(name) for name in (each.partition("/")[2] for each in valid)}
         return valid | {name: float(value) for name, value in test.items() if value is not None}
 
-    @property
-    def refused(self) -> tuple[bool, str]:
-        """Return if a parameter of this trial caused that its process was refused, such as by a non-finite loss, and the reason; "" if none is known."""
+    def failure(self, exit_code: int) -> str:
+        """Return why the process of this trial was refused, if a parameter of the trial caused it, such as by a non-finite loss. Raises Refusal if
+        the process ended for another reason.
+        """
         path = self.folder / REFUSED
-        is_parameter, reason = json.loads(path.read_bytes()) if path.exists() else (False, "")
-        return is_parameter, reason
+        is_parameter, reason = json.loads(path.read_bytes()) if path.exists() else (False, "no reason is known")
+        if not is_parameter:
+            remedy = "remove the cause, and repeat the command: it resumes this trial"
+            raise Refusal(f"trial {self.number} ended with exit code {exit_code} ({reason}): {self.folder / LOG} has its output: {remedy}")
+        return str(reason)
 
     def remove_checkpoints(self) -> None:
         """Remove the checkpoints and other files that only an unfinished trial needs. Dumps of non-finite batches stay."""

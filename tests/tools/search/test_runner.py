@@ -402,7 +402,9 @@ def test_a_child_that_dies_stops_the_search_and_is_resumed_unless_optuna_is_told
     search(1)
     with monkeypatch.context() as patch:
         failing(patch, -9)
-        with pytest.raises(Refusal, match=r"trial 1 ended with exit code -9 \(no reason is known\): .*log.txt has its output: remove the cause, and repeat"):
+        with pytest.raises(
+            Refusal, match=r"trial 1 ended with exit code -9 \(no reason is known\): .*log.txt has its output: remove the cause, and repeat"
+        ):
             search(2)
     if outcome_of_it == "FAIL":
         study = "--storage sqlite:///.pipeline/search/tiny/study.db --study-name tiny"

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
-from pipeline.tools.search.settings import Search
+from pipeline.tools.search.settings import Search, replaced
 from tests import project
 from tests.conftest import changed
 from tests.imports import TOP
@@ -145,6 +145,6 @@ def test_metric_and_direction_are_those_of_the_task_unless_the_file_has_others()
 def test_the_text_of_a_trial_differs_in_its_values_only() -> None:
     search = read({})
     before = Document.read(Path("params.yaml")).data
-    text = search.text_of({"optimizer.learning_rate": 0.00012345678901234567, "train.clip_norm": None})
+    text = replaced(search.params, {"optimizer.learning_rate": 0.00012345678901234567, "train.clip_norm": None})
     expected = changed(before, {"optimizer.learning_rate": 0.00012345678901234567, "train.clip_norm": None})
     assert Document.of(text, Path("params.yaml")).data == expected
