@@ -172,7 +172,8 @@ def test_seeds_have_a_mean_and_a_deviation_but_no_best(top: Path, capsys: pytest
 
 def test_a_grid_has_each_combination_once_and_a_mean_for_each_over_the_seeds(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rates = {"type": "categorical", "choices": [0.003, 0.03]}
-    projects.write({**projects.SEEDS, "space": {"optimizer.learning_rate": rates, "seed": {"type": "int", "low": 1, "high": 3}}})
+    space = {"optimizer.learning_rate": rates, "seed": {"type": "int", "low": 1, "high": 3}}
+    projects.write({**projects.SEEDS, "pruner": "median", "space": space})  # the last training is the worst, and is not pruned
     search()
     assert [(row["optimizer.learning_rate"], row["seed"]) for row in table()] == [
         (rate, seed) for rate in ("0.003", "0.03") for seed in "123"
