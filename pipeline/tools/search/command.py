@@ -23,7 +23,6 @@ from pipeline.core.yaml_document import Document
 from pipeline.inference.digits import rounded
 from pipeline.runs import events, journal, provenance
 from pipeline.runs import run as tracking
-from pipeline.runs.journal import SEARCH_TAG, Journal, RunInfo
 from pipeline.runs.mlflow import mirror_process
 from pipeline.runs.mlflow.store import PARENT_TAG
 from pipeline.runs.record import Record
@@ -32,7 +31,6 @@ from pipeline.tools import checkout_lock
 from pipeline.tools.params.reference import STAGE_PARAMS
 from pipeline.tools.search import study
 from pipeline.tools.search.settings import Search, identity_of, replaced
-from pipeline.tools.search.study import OUTCOMES, Repetition, State, Study
 from pipeline.tools.search.trial import EVALUATE, PREPARE, TRAIN, TrialFolder, devices, start
 from pipeline.train.params import LoopSettings
 
@@ -102,7 +100,7 @@ class SearchRunner:
         self.metric, self.direction = self.search.target(metrics, loop["metric"])
         num_validations = -(-self.num_steps(self.params.data) // int(loop["validate_every_steps"]))
         path = self.folder / study.FILE
-        self.study = Study(path, self.search, self.direction, identity=self.identity(), num_validations=num_validations)
+        self.study = study.Study(path, self.search, self.direction, identity=self.identity(), num_validations=num_validations)
 
     def identity(self) -> dict[str, Any]:
         return identity_of(self.search, self.params, self.stages, metric=self.metric, direction=self.direction)
@@ -139,12 +137,12 @@ class SearchRunner:
             files.write_text(path, self.table)
         self.tidy()
 
-    def info(self) -> RunInfo:
+    def info(self) -> journal.RunInfo:
         """Return the metadata of the run of the search."""
         origin = provenance.gather(self.environment)
-        return RunInfo(
+        return journal.RunInfo(
             params=flatten({STAGE: self.search.document.data}),
-            tags=SOURCE | provenance.tags(origin) | {SEARCH_TAG: self.search.settings.name},
+            tags=SOURCE | provenance.tags(origin) | {journal.SEARCH_TAG: self.search.settings.name},
             provenance=origin,
             description=f"a search of {counted(self.num_trials, 'trial')}, {subject(self.params.data)}",
             name=f"search {self.search.settings.name}",
@@ -227,7 +225,7 @@ class SearchRunner:
         if trial.left[0] != PREPARE and sizes_and_test(read_record(trial.paths.prepared)) != sizes_and_test(self.record):
             raise Refusal(f"{Paths().prepared}: source.root has changed since it was made: undo the change, or run `dvc repro prepare`")
 
-    def finish(self, trial: TrialFolder, state: State, value: float | None = None, **attributes: Any) -> None:
+    def finish(self, trial: TrialFolder, state: study.State, value: float | None = None, **attributes: Any) -> None:
         """Record the outcome of a trial in the study."""
         name = trial.journal.name if trial.journal else ""
         self.study.finish(trial.number, state, value, values=trial.values, step=trial.step, run=name, **attributes)
@@ -237,7 +235,7 @@ class SearchRunner:
         context, name = self.environment.mlflow_run_context or {}, self.search.settings.name
         parent = {PARENT_TAG: self.parent.name} if self.parent else {}
         run_name = f"{name} #{number} {study.described(params)}"
-        return {**context, **parent, SEARCH_TAG: name, "pipeline.trial": str(number), "mlflow.runName": run_name}
+        return {**context, **parent, journal.SEARCH_TAG: name, "pipeline.trial": str(number), "mlflow.runName": run_name}
 
     def mirror(self, trial: TrialFolder) -> None:
         """Start the process that sends the trial's journal to MLflow while the training writes it, once MLflow has the run of the search: only
@@ -254,7 +252,7 @@ class SearchRunner:
         environment, best = self.environment, self.study.best()
         mirror_process.wait_for_all(environment)
         if best and (folder := self.trial(best.number).journal) and not Record(folder).digest:
-            reopen = partial(Journal.reopen, folder, stage=STAGE, info=RunInfo())
+            reopen = partial(journal.Journal.reopen, folder, stage=STAGE, info=journal.RunInfo())
             with tracking.tracked(environment.model_copy(update={"tracking_mirror": False}), reopen, is_followed=True) as run_of_best:
                 run_of_best.model(self.trial(best.number).paths.model)
         if self.parent and environment.tracking_mirror:
@@ -272,7 +270,7 @@ class SearchRunner:
         value = "" if trial.value is None else f" {self.metric} {rounded(trial.value)} at step {step}"
         best_so_far = f"; best {rounded(best.value)} by trial {best.number}" if best and best.value is not None else ""
         print(
-            f"search: trial {number} {OUTCOMES[trial.state.name]}:{value}{reason and f' {reason}'}; {study.described(trial.params)} "
+            f"search: trial {number} {study.OUTCOMES[trial.state.name]}:{value}{reason and f' {reason}'}; {study.described(trial.params)} "
             f"({num_finished} of {self.num_trials}{best_so_far})",
             flush=True,
         )
@@ -294,7 +292,7 @@ class SearchRunner:
         tracked.artifact(self.search.document.path)
         tracked.text(self.params.path.name, self.search.params)  # the file may have been edited since
 
-    def repetitions(self) -> list[Repetition]:
+    def repetitions(self) -> list[study.Repetition]:
         return study.repetitions(self.study.trials, self.params.data["source"]["folds"])
 
     def tidy(self) -> None:
