@@ -34,6 +34,8 @@ class Paths:
         self.evaluation_plots = results / "plots/evaluate"
         self.predictions = results / "predictions/test.parquet"
         self.dvc_lock = results / "dvc.lock"  # a trial has none: that of the checkout describes another training
+        self.run = trial / "run" if trial else None
+        """The file that names the journal of a trial's run. Other trainings have it in their work folder."""
 
 
 TRACKING_ADDRESS = re.compile(r"https?://.*|sqlite(\+\w+)?:///.+|(postgresql|mysql|mssql)(\+\w+)?://.+|databricks(:.*)?")

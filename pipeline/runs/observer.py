@@ -27,7 +27,7 @@ class StageObserver(Observer):
         more = {"inputs": inputs, "data": str(training.train_split), "cuda_graphs": graphs}
         self.info = run_description.of_training(self.document, self.paths, self.environment, more, direction=training.plan.direction)
         print(f"train: {model_size.described(training)}", flush=True)
-        resume_file = training.saver.checkpoints.folder / "run"
+        resume_file = self.paths.run or training.saver.checkpoints.folder / "run"
         tracked = tracking.training(self.environment, resume_file=resume_file, info=self.info)
         self.run = self.run_context.enter_context(tracked)
         for row in training.progress.rows:  # those that a training of another length has reported; a run leaves out what it has

@@ -151,7 +151,6 @@ VERBS = {
         value("--trials", "the number of trials, instead of that in the file", "N", type=int),
         flag("--apply", "write the parameters of the best trial to params.yaml"),
         flag("--keep-models", "keep the models of all trials, not only that of the best; those of several seeds or folds are always kept"),
-        value("--skip", "list the trial of this number, whose training cannot end, as failed", "TRIAL", type=int),
     ),
     "trial": verb(
         "train one trial of a search, in its folder; search runs this by itself",

@@ -195,7 +195,7 @@ def upgraded(path: Path) -> tuple[str, list[str]]:
         for old, new in MOVED.items():
             text, count = re.subn(rf"^(\s+){re.escape(old)}:", rf"\1{new}:", text, flags=re.MULTILINE)
             renamed += [f"renamed {old} to {new}"] * count
-        text, added = upgraded_text(text, path, [search.SearchSettings], lambda data: search.checked(data, search.SearchSettings)[1])
+        text, added = upgraded_text(text, path, [search.SearchSettings], lambda data: search.checked(data)[1])
     lines = [f"added {dotted(location)}: {on_one_line(value)}" for location, value in added.items()]
     removed = [f"removed {section}.{key}, which is {MOVED[f'{section}.{key}']} now" for section, key in moved(added)]
     return text, [*lines, *removed, *renamed]

@@ -3,44 +3,46 @@ of them, the best first.
 """
 
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pipeline.core import files, interruption
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.interruption import Interrupted, Interruption
-from pipeline.core.limits import usable_cpus
 from pipeline.core.params import load
 from pipeline.core.prepared import PreparedRecord, read_record
 from pipeline.core.raw_dataset import TEST, VALID
-from pipeline.core.refusal import Problem, Refusal, counted
+from pipeline.core.refusal import Refusal, counted
+from pipeline.core.section import flatten
 from pipeline.core.yaml_document import Document
 from pipeline.inference.digits import rounded
+from pipeline.runs import events, journal, provenance
 from pipeline.runs import run as tracking
 from pipeline.runs.mlflow import mirror_process
-from pipeline.runs.run import Run
-from pipeline.runs.run_description import subject
+from pipeline.runs.mlflow.store import PARENT_TAG
+from pipeline.runs.record import Record
+from pipeline.runs.run_description import SOURCE, experiment, subject
 from pipeline.tools import checkout_lock
 from pipeline.tools.params.reference import STAGE_PARAMS
 from pipeline.tools.search import study
-from pipeline.tools.search.settings import REPEATING, Search, identity_of
-from pipeline.tools.search.study import OUTCOMES, Repetition, State, Study
-from pipeline.tools.search.tracked import BEST_TAG, PRUNED_TAG, STAGE, TrialRuns, of_search
+from pipeline.tools.search.settings import Search, identity_of, replaced
 from pipeline.tools.search.trial import EVALUATE, PREPARE, TRAIN, TrialFolder, devices, start
 from pipeline.train.params import LoopSettings
 
 POLL_S = 0.1
-TABLE, LOCK = "trials.csv", "lock"
+STAGE, TABLE, LOCK = "search", "trials.csv", "lock"
 
 
-def run(file: str, trials: int | None, apply: bool, keep_models: bool, skip: int | None) -> int:
+def run(file: str, trials: int | None, apply: bool, keep_models: bool) -> int:
     """Run the remaining trials of the search file and print the ranked table. Return 0 if a trial is complete, else 1.
 
     `trials` replaces the number in the file. With `apply`, write the parameters of the best trial to params.yaml. With `keep_models`, keep
-    the models of all trials, not only that of the best. `skip` is the number of an unfinished trial to mark as failed.
+    the models of all trials, not only that of the best.
 
     Raises Refusal for invalid input, before anything is trained, and for a trial that failed for another reason than its parameters. Raises
     Interrupted after a signal. The same command continues the search after both.
@@ -56,7 +58,7 @@ def run(file: str, trials: int | None, apply: bool, keep_models: bool, skip: int
     if apply and search.repeated:
         raise Refusal(f"--apply: the trials differ in {' and '.join(search.repeated)}, and the best would be so by chance: leave it out")
     record = read_record(paths.prepared)
-    if VALID not in record.splits and "source.fold" not in search.space:
+    if VALID not in record.splits and "source.fold" not in search.settings.space:
         raise Refusal(f"{paths.prepared}: has no validation split, which a search needs: raise source.valid, and run `dvc repro prepare`")
     folder = (environment.dvc_root or Path()) / ".pipeline/search" / search.settings.name
     with files.locked(folder / LOCK, wait=False) as is_mine:
@@ -67,8 +69,6 @@ def run(file: str, trials: int | None, apply: bool, keep_models: bool, skip: int
         num_trials = min(most, len(search.grid) or most)
         runner = SearchRunner(search, params, record, folder, environment, num_trials, keep_models or bool(search.repeated))
         try:
-            if skip is not None:
-                runner.skip(skip)
             runner.run()
             return conclude(runner, file, apply=apply)
         finally:
@@ -86,215 +86,213 @@ class SearchRunner:
     environment: Environment
     num_trials: int
     keeps_models: bool
+    parent: Path | None = None
+    """The journal of the run of the search; None before it runs, and if tracking is off."""
 
     def __post_init__(self) -> None:
         from pipeline.inference.measuring import directions  # late: metrics import torch
 
-        prepares = any(key.startswith("source.") for key in self.search.space)
+        prepares = any(key.startswith("source.") for key in self.search.settings.space)
         self.stages = [*([PREPARE] if prepares else []), TRAIN, *([EVALUATE] if self.search.repeated else [])]
-        self.children: dict[int, subprocess.Popen[bytes]] = {}
+        self.children, self.mirrored = list[subprocess.Popen[bytes]](), set[int]()
         loop = self.params.data["train"]
         metrics = {**self.record.spec.targets.metrics, **directions(loop["metrics"])}
         self.metric, self.direction = self.search.target(metrics, loop["metric"])
         num_validations = -(-self.num_steps(self.params.data) // int(loop["validate_every_steps"]))
         path = self.folder / study.FILE
-        self.study = Study(path, self.search, self.direction, identity=self.identity(), num_validations=num_validations)
+        self.study = study.Study(path, self.search, self.direction, identity=self.identity(), num_validations=num_validations)
 
     def identity(self) -> dict[str, Any]:
-        return identity_of(self.search, self.params, Paths(), metric=self.metric, direction=self.direction)
+        return identity_of(self.search, self.params, self.stages, metric=self.metric, direction=self.direction)
 
     def num_steps(self, document: Mapping[str, Any]) -> int:
         return LoopSettings.model_validate_json(files.canonical(document["train"])).num_steps(self.record.splits[TRAIN].samples)
 
     def trial(self, number: int) -> TrialFolder:
-        return TrialFolder(self.folder / f"trials/{number:04}", self.study.id, self.stages)
+        return TrialFolder(self.folder / f"trials/{number:04}", self.stages)
+
+    @property
+    def table(self) -> str:
+        return study.as_csv(self.study.ranked(), self.metric, self.search)
 
     def run(self) -> None:
-        """Run all trials that are left."""
-        num_begun = len(self.study.trials)
-        if self.study.running or num_begun < self.num_trials or self.study.concluded.get("trials") != num_begun:
+        """Run all trials that are left, and add the results to the run of the search. The table is written last: until then, this is repeated."""
+        num_begun, path = len(self.study.trials), self.folder / TABLE
+        if num_begun < self.num_trials or not path.is_file() or path.read_text(encoding="utf-8") != self.table:
             self.print_begin(num_begun)
-            info = of_search(self.search, self.params.data, self.environment, self.study.id, num_trials=self.num_trials)
-            tracking_run = tracking.training(self.environment, resume_file=self.folder / "run", info=info, stage=STAGE)
+            tracking_run = tracking.training(self.environment, resume_file=self.folder / "run", info=self.info(), stage=STAGE)
             with interruption.deferred() as interrupted, tracking_run as tracked:
-                parent = tracked.folder.name if tracked.folder else None
-                runs = TrialRuns(self.search.settings.name, self.study.id, parent, self.environment)
+                self.parent = tracked.folder
                 try:
-                    self.run_trials(runs, tracked, interrupted)
-                except Interrupted:
-                    print("search: stopping the trials: the same command resumes them", flush=True)
-                    raise
+                    self.run_trials(interrupted)
                 finally:
-                    for child in self.children.values():
+                    if interrupted.number is not None:
+                        print("search: stopping the trials: the same command resumes them", flush=True)
+                    for child in self.children:
                         child.terminate()
-                    for child in self.children.values():
+                    for child in self.children:
                         child.wait()
-                    if interrupted.number is None:  # else the processes that send, or `sync`, deliver the rest
-                        mirror_process.wait_for_all(self.environment)
-                best = self.conclude(runs, tracked)
-            self.study.conclude(best)
-            runs.deliver([self.trial(each.number) for each in self.study.trials])
+                self.add_results(tracked)
+            self.deliver()
+            files.write_text(path, self.table)
         self.tidy()
 
-    def skip(self, number: int) -> None:
-        """Mark the unfinished trial `number` as failed. Raises Refusal if there is no unfinished trial with this number."""
-        if number not in self.study.running:
-            left = ", ".join(map(str, self.study.running)) or "none"
-            raise Refusal(f"--skip: {number} is not the number of an unfinished trial: the unfinished trials are {left}")
-        self.finish(self.trial(number), "FAIL", step=0, reason="skipped")
+    def info(self) -> journal.RunInfo:
+        """Return the metadata of the run of the search."""
+        origin = provenance.gather(self.environment)
+        return journal.RunInfo(
+            params=flatten({STAGE: self.search.document.data}),
+            tags=SOURCE | provenance.tags(origin) | {journal.SEARCH_TAG: self.search.settings.name},
+            provenance=origin,
+            description=f"a search of {counted(self.num_trials, 'trial')}, {subject(self.params.data)}",
+            name=f"search {self.search.settings.name}",
+            experiment=experiment(self.params.data),
+        )
 
     def print_begin(self, num_begun: int) -> None:
         settings, num_left = self.search.settings, len(self.study.running)
         purpose = f"that differ in {' and '.join(self.search.repeated)}" if self.search.repeated else f"for the best {self.metric}"
         resumed = f"; {num_begun - num_left} are finished, {num_left} will be resumed" if num_begun else ""
         print(f"search {settings.name}: {counted(self.num_trials, 'trial')} {purpose}, {settings.processes} at a time{resumed}", flush=True)
-        threads = self.environment.threads or usable_cpus()
-        if devices(self.environment, settings.processes)[0] is None and settings.processes * threads > max(usable_cpus(), threads):
-            shared = f"{counted(settings.processes, 'trial')} with {counted(threads, 'thread')} each share {usable_cpus()} CPUs"
-            print(f"note: {shared}: set PIPELINE_THREADS=1, also for the `dvc repro` afterwards, because it changes bits", flush=True)
 
-    def run_trials(self, runs: TrialRuns, tracked: Run, interrupted: Interruption) -> None:
+    def run_trials(self, interrupted: interruption.Interruption) -> None:
         """Begin trials, and run them until none is left. Trials that a killed search left come first."""
-        self.tidy()
         left, free = self.study.running, devices(self.environment, self.search.settings.processes)
         running = dict[int, tuple[Iterator[None], str | None]]()
         while left or running or len(self.study.trials) < self.num_trials:
             interrupted.pause()
             while free and (left or len(self.study.trials) < self.num_trials):
                 number, device = left.pop(0) if left else self.study.begin(), free.pop(0)
-                running[number] = self.run_trial(self.trial(number), device, runs), device
+                running[number] = self.run_trial(self.trial(number), device), device
             for number, (trial, device) in list(running.items()):
                 if next(trial, True):
                     del running[number]
-                    self.children.pop(number, None)
                     free.append(device)
-                    self.report(number, tracked)
+                    self.report(number)
             if running:
                 time.sleep(POLL_S)
 
-    def run_trial(self, trial: TrialFolder, device: str | None, runs: TrialRuns) -> Iterator[None]:
+    def run_trial(self, trial: TrialFolder, device: str | None) -> Iterator[None]:
         """Run the stages of a trial that have not ended yet, and record its outcome in the study. Yield while the process of a stage runs.
 
         A decision to prune the trial depends only on its validations, and not on the time at which this process reads them. A trial that
         has made its last step is not pruned. Raises Refusal if the data, the lock file or the code has changed since the search began, or if
         the process of a stage ended for another reason than the parameters of the trial.
         """
-        number, seen, params = trial.number, list[int](), self.study.params(trial.number)
+        params = self.study.trials[trial.number].params
         try:
-            text = self.search.text_of(params)
+            text = replaced(self.search.params, params)
         except Refusal as refused:  # each value is valid by itself
-            self.finish(trial, "FAIL", step=0, reason=refused.on_one_line)
+            self.finish(trial, "FAIL", reason=refused.on_one_line)
             return
-        trial.write(text, runs.journals)
+        trial.write(text, self.parent)
         last_step = self.num_steps(Document.of(text, trial.paths.params).data)
-        is_pruned = self.should_prune(trial, last_step, seen)
+        is_pruned = self.should_prune(trial, last_step)
         while trial.left and not is_pruned:
             self.refuse_changes(trial)
             stage = trial.left[0]
-            child = self.children[number] = start(trial, device, runs.tags(number, params))
+            child = start(trial, device, self.tags(trial.number, params))
+            self.children.append(child)
             has_ended = False
-            while not has_ended:
+            while not (has_ended or is_pruned):
+                yield
                 has_ended = child.poll() is not None  # before the journal is read to its end
-                runs.mirror(trial)
-                if not is_pruned and self.should_prune(trial, last_step, seen):
-                    is_pruned = True
-                    child.terminate()
-                if not has_ended:
-                    yield
-            if trial.left[:1] == [stage] and not is_pruned:
-                self.finish(trial, "FAIL", step=seen[-1] if seen else 0, reason=str(self.failure(trial, child.returncode)))
+                self.mirror(trial)
+                is_pruned = self.should_prune(trial, last_step)
+            if is_pruned:
+                child.terminate()
+                child.wait()
+            elif stage in trial.left:
+                self.finish(trial, "FAIL", reason=trial.failure(child.returncode))
                 return
         if is_pruned:
-            runs.amend(trial, {PRUNED_TAG: "true"}, "KILLED", description=f"pruned after validation {len(seen)}, step {seen[-1]}")
-            self.finish(trial, "PRUNED", step=seen[-1])
+            self.finish(trial, "PRUNED")
             return
-        metrics, step = trial.exported()
+        metrics, trial.step = trial.exported()
         if self.metric in metrics:
             more = {"scores": trial.scores()} if self.search.repeated else {}
-            self.finish(trial, "COMPLETE", metrics[self.metric], step=step, **more)
+            self.finish(trial, "COMPLETE", metrics[self.metric], **more)
         else:
-            self.finish(trial, "FAIL", step=step, reason=f"the validation after step {step} does not determine {self.metric}")
+            self.finish(trial, "FAIL", reason=f"the validation after step {trial.step} does not determine {self.metric}")
 
-    def should_prune(self, trial: TrialFolder, last_step: int, seen: list[int]) -> bool:
-        """Report the new validations of a trial to the study, one by one, until it asks to prune the trial. `seen` are the steps so far."""
-        for step, value in trial.reports(self.metric)[len(seen) :]:
-            seen.append(step)
-            if self.study.report(trial.number, len(seen), value) and step < last_step:
-                return True
-        return False
+    def should_prune(self, trial: TrialFolder, last_step: int) -> bool:
+        """Read the new validations of a trial one by one, until the study asks to prune the trial."""
+        return any(self.study.should_prune(trial.values) and step < last_step for step in trial.validations(self.metric))
 
     def refuse_changes(self, trial: TrialFolder) -> None:
         """Raise Refusal if the data, the lock file or the code has changed since the search began: they may be edited while it runs."""
         self.study.refuse_changed(self.identity())
-        if trial.left[0] != PREPARE and PREPARE in self.stages:
-            prepared, own = (sizes_and_test(each) for each in (self.record, read_record(trial.paths.prepared)))
-            if own != prepared:
-                raise Refusal(f"{Paths().prepared}: source.root has changed since it was made: undo the change, or run `dvc repro prepare`")
+        if trial.left[0] != PREPARE and sizes_and_test(read_record(trial.paths.prepared)) != sizes_and_test(self.record):
+            raise Refusal(f"{Paths().prepared}: source.root has changed since it was made: undo the change, or run `dvc repro prepare`")
 
-    def finish(self, trial: TrialFolder, state: State, value: float | None = None, **attributes: Any) -> None:
+    def finish(self, trial: TrialFolder, state: study.State, value: float | None = None, **attributes: Any) -> None:
         """Record the outcome of a trial in the study."""
-        journal = trial.journal
-        self.study.finish(trial.number, state, value, run=journal.name if journal else "", **attributes)
+        name = trial.journal.name if trial.journal else ""
+        self.study.finish(trial.number, state, value, values=trial.values, step=trial.step, run=name, **attributes)
 
-    def failure(self, trial: TrialFolder, exit_code: int) -> Problem:
-        """Return what the parameters of a trial caused. Raises Refusal if its process ended for another reason, or if each trial would end so.
+    def tags(self, number: int, params: Mapping[str, Any]) -> dict[str, str]:
+        """Return the tags of a trial's run, with its name."""
+        context, name = self.environment.mlflow_run_context or {}, self.search.settings.name
+        parent = {PARENT_TAG: self.parent.name} if self.parent else {}
+        run_name = f"{name} #{number} {study.described(params)}"
+        return {**context, **parent, journal.SEARCH_TAG: name, "pipeline.trial": str(number), "mlflow.runName": run_name}
 
-        This is so if no trial has begun its training, and the search varies no parameter in the section of the key.
+    def mirror(self, trial: TrialFolder) -> None:
+        """Start the process that sends the trial's journal to MLflow while the training writes it, once MLflow has the run of the search: only
+        then can the trial's run become a child of it. What is not sent in this way is sent by `deliver`.
         """
-        problem, searched = trial.problem, {key.partition(".")[0] for key in self.search.space if key not in REPEATING}
-        begun = any(study.run_of(each) for each in self.study.trials) or any(self.trial(number).journal for number in self.study.running)
-        if problem and problem.location and (begun or problem.location[0] in searched):
-            return problem
-        raise Refusal(
-            f"trial {trial.number} ended with exit code {exit_code}{f' ({problem})' if problem else ''}: {trial.folder / 'log.txt'} has its "
-            "output: remove the cause, and repeat the command: it resumes this trial. "
-            f"If it cannot end, repeat the command with --skip {trial.number}"
-        )
+        is_due = self.environment.tracking_mirror and trial.number not in self.mirrored and self.parent and events.read_stores(self.parent)
+        if is_due and (folder := trial.journal) and journal.is_written(folder):
+            self.mirrored.add(trial.number)
+            with suppress(OSError):  # `deliver` tries again
+                mirror_process.start(folder.resolve(), self.environment)
 
-    def report(self, number: int, tracked: Run) -> None:
-        """Print the outcome of a trial, add it to the parent run, and remove files that are no longer needed."""
-        trials, best, name = self.study.trials, self.study.best(), self.metric.rpartition("/")[2]
+    def deliver(self) -> None:
+        """Add the model of the best trial to its run, unless it has it, and send to MLflow what it does not have of all runs, with a time limit."""
+        environment, best = self.environment, self.study.best()
+        mirror_process.wait_for_all(environment)
+        if best and (folder := self.trial(best.number).journal) and not Record(folder).digest:
+            reopen = partial(journal.Journal.reopen, folder, stage=STAGE, info=journal.RunInfo())
+            with tracking.tracked(environment.model_copy(update={"tracking_mirror": False}), reopen, is_followed=True) as run_of_best:
+                run_of_best.model(self.trial(best.number).paths.model)
+        if self.parent and environment.tracking_mirror:
+            try:
+                command = [sys.executable, "-m", "pipeline", "sync"]
+                subprocess.run(command, stdout=subprocess.DEVNULL, timeout=environment.tracking_wait_s, check=True)
+            except (OSError, subprocess.SubprocessError):  # killed at the limit: the next delivery resumes
+                mirror_process.say(environment, "MLflow does not have all trials yet: `python -m pipeline sync` sends them")
+
+    def report(self, number: int) -> None:
+        """Print the outcome of a trial, and remove files that are no longer needed."""
+        trials, best = self.study.trials, self.study.best()
         trial, num_finished = trials[number], sum(each.state.is_finished() for each in trials)
         step, reason = (trial.user_attrs.get(key, "") for key in ("step", "reason"))
         value = "" if trial.value is None else f" {self.metric} {rounded(trial.value)} at step {step}"
         best_so_far = f"; best {rounded(best.value)} by trial {best.number}" if best and best.value is not None else ""
         print(
-            f"search: trial {number} {OUTCOMES[trial.state.name]}:{value}{reason and f' {reason}'}; {study.described(trial.params)} "
+            f"search: trial {number} {study.OUTCOMES[trial.state.name]}:{value}{reason and f' {reason}'}; {study.described(trial.params)} "
             f"({num_finished} of {self.num_trials}{best_so_far})",
             flush=True,
         )
-        found = trial.value if trial.state.name == "COMPLETE" and not self.search.repeated else None
-        values = {f"search/{name}": found, f"search/best_{name}": best.value if best else None}
-        if known := {key: each for key, each in values.items() if each is not None}:
-            tracked.metrics(num_finished, known)
         self.tidy()
 
-    def conclude(self, runs: TrialRuns, tracked: Run) -> int | None:
-        """Add the table to the parent run, and the model of the best trial to its run. Return the number of this trial, or None.
+    def add_results(self, tracked: tracking.Run) -> None:
+        """Add the table to the run of the search.
 
         If all trials repeat one training, the parent run has the mean of each metric, under the name of the metric, and its deviation.
         """
-        trials, earlier, best = self.study.ranked(), self.study.concluded.get("best"), self.study.best()
+        trials, best = self.study.trials, self.study.best()
         if best and best.value is not None:
-            if best.number != earlier:
-                if earlier is not None:  # it was the best before the search was continued: its run keeps the model
-                    runs.amend(self.trial(earlier), {BEST_TAG: "false"}, "FINISHED")
-                marked = self.trial(best.number)
-                runs.amend(marked, {BEST_TAG: "true"}, "FINISHED", model=marked.paths.model)
             of = f"{counted(len(trials), 'trial')}: trial {best.number}, {study.described(best.params)}"
             tracked.describe(f"best {self.metric} {rounded(best.value)} of {of}")
         if self.search.repeated and len(found := self.repetitions()) == 1 and (spreads := found[0].spreads):
             for name, each in spreads.items():
                 tracked.metrics(len(trials), {name: each.mean, f"{name}_deviation": each.deviation})
-            names = [name for name in (self.metric.replace(VALID, TEST), self.metric) if name in spreads]
-            shown = ", ".join(f"{name} {' ± '.join(map(rounded, spreads[name][:2]))}" for name in names)
-            tracked.describe(f"{shown}: mean ± deviation of {counted(found[0].num_trainings, 'training')}; {subject(self.params.data)}")
-        tracked.text(TABLE, study.as_csv(trials, self.metric, self.search))
+        tracked.text(TABLE, self.table)
         tracked.artifact(self.search.document.path)
         tracked.text(self.params.path.name, self.search.params)  # the file may have been edited since
-        return best.number if best else None
 
-    def repetitions(self) -> list[Repetition]:
+    def repetitions(self) -> list[study.Repetition]:
         return study.repetitions(self.study.trials, self.params.data["source"]["folds"])
 
     def tidy(self) -> None:
@@ -314,30 +312,30 @@ def sizes_and_test(record: PreparedRecord) -> tuple[int, str]:
 
 
 def conclude(runner: SearchRunner, file: str, *, apply: bool) -> int:
-    """Print the table and the best trial, and write the table as CSV. Return 0 if a trial is complete, else 1.
+    """Print the table and the best trial. Return 0 if a trial is complete, else 1.
 
-    With `apply`, write the parameters of the best trial to params.yaml. Raises Refusal then if no trial is complete, or if the file has been
-    edited while the search ran.
+    With `apply`, write the parameters of the best trial to params.yaml. Raises Refusal then if the file has been edited while the search ran.
     """
     trials, search, target = runner.study.ranked(), runner.search, runner.params.path
     study.print_table(trials, runner.metric, search)
-    files.write_text(runner.folder / TABLE, study.as_csv(trials, runner.metric, search))
-    best = runner.study.best()
     if search.repeated:
         for repetition in runner.repetitions():
             study.print_spreads(repetition, search.repeated)
         return 0 if any(trial.state.name == "COMPLETE" for trial in trials) else 1
-    if best:
-        print(f"best: trial {best.number}, {study.described(best.params)}; model: {runner.trial(best.number).paths.model}")
-    if not apply:
-        if best:
-            print(f"`python -m pipeline search {file} --apply` writes its parameters to {target}; `dvc repro` then trains it again")
-        return 0 if best else 1
+    best = runner.study.best()
     if not best:
-        raise Refusal("no trial is complete, so no parameters can be applied: see above why the trials failed, or add trials by --trials")
+        if apply:
+            raise Refusal(
+                "no trial is complete, so no parameters can be applied: see above why the trials failed, or add trials by --trials"
+            )
+        return 1
+    print(f"best: trial {best.number}, {study.described(best.params)}; model: {runner.trial(best.number).paths.model}")
+    if not apply:
+        print(f"`python -m pipeline search {file} --apply` writes its parameters to {target}; `dvc repro` then trains it again")
+        return 0
     with checkout_lock.alone(Path()):
         if target.read_text(encoding="utf-8") != search.params:
             raise Refusal(f"{target}: has been edited while the search ran, and is left as it is: repeat the command with --apply")
-        files.write_text(target, search.text_of(best.params))
+        files.write_text(target, replaced(search.params, best.params))
     print(f"{target} now has the parameters of trial {best.number}; `git diff {target}` shows them")
     return 0

@@ -1,13 +1,13 @@
 """The search file: the metric, the method and the space of a search, validated like `params.yaml`; and what must not change while it runs."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator
+from pydantic import Field, NonNegativeInt, ValidationError
 
 from pipeline.core import files, identity
 from pipeline.core.environment import Paths
@@ -39,63 +39,25 @@ UNSEARCHED = {
 """Sections of `params.yaml` that cannot be searched, with the reason."""
 
 
-class Range(Section):
-    """The values of one key in the space. Its fields are the arguments of the distribution of Optuna that `type` names."""
+def distribution(entry: Mapping[str, Any]) -> "BaseDistribution":
+    """Return the range of a key as Optuna has it. Raises LookupError, TypeError or ValueError if it is none. Warns of a step that does not reach
+    `high`.
+    """
+    from optuna import distributions  # late: Optuna is installed for this command only
 
-    type: str
-
-    @property
-    def distribution(self) -> "BaseDistribution":
-        """Return the range as Optuna has it. Raises ValueError if its bounds do not fit each other. Warns of a step that does not reach `high`."""
-        from optuna import distributions  # late: Optuna is installed for this command only
-
-        made: BaseDistribution = getattr(distributions, f"{self.type.capitalize()}Distribution")(**self.model_dump(exclude={"type"}))
-        return made
-
-    @property
-    def values(self) -> Sequence[Value]:
-        """Return all values, in order; none if they are not single ones."""
-        return ()
-
-    @property
-    def ends(self) -> Sequence[Value]:
-        """Return the values of which each must be valid, so that all are."""
-        return [value for name, value in self if name in ("low", "high")] or self.values
+    of_type: Mapping[str, Callable[..., BaseDistribution]] = {
+        "float": distributions.FloatDistribution,
+        "int": distributions.IntDistribution,
+        "categorical": distributions.CategoricalDistribution,
+    }
+    return of_type[entry["type"]](**{name: value for name, value in entry.items() if name != "type"})
 
 
-class FloatRange(Range):
-    type: Literal["float"]
-    low: float
-    high: float
-    log: bool = False
-
-
-class IntRange(Range):
-    type: Literal["int"]
-    low: int
-    high: int
-    log: bool = False
-    step: PositiveInt = 1
-
-    @property
-    def values(self) -> Sequence[Value]:
-        return () if self.log else range(self.low, self.high + 1, self.step)
-
-
-class Choices(Range):
-    type: Literal["categorical"]
-    choices: Annotated[tuple[Value, ...], Field(min_length=1, max_length=100)]
-
-    @field_validator("choices")
-    @classmethod
-    def refuse_duplicates(cls, choices: tuple[Value, ...]) -> tuple[Value, ...]:
-        if any(choice in choices[:at] for at, choice in enumerate(choices)):  # 1 and 1.0 are one value for Optuna
-            raise ValueError("has a value twice: remove one")
-        return choices
-
-    @property
-    def values(self) -> Sequence[Value]:
-        return self.choices
+def single_values(entry: Mapping[str, Any]) -> Sequence[Value]:
+    """Return all values of a range, in order; none if they are not single ones."""
+    if entry["type"] == "int" and not entry.get("log"):
+        return range(entry["low"], entry["high"] + 1, entry.get("step", 1))
+    return tuple(entry.get("choices", ()))
 
 
 class SearchSettings(Section):
@@ -112,12 +74,14 @@ class SearchSettings(Section):
     """Metric of the validation split; null for `train.metric` of `params.yaml`."""
     direction: Literal["minimize", "maximize"] | None
     """null for the direction of the metric."""
-    pruner: Literal["median", "hyperband", "none"]
-    """`median` ends a trial whose best validation so far is worse than the median of the others at the same validation."""
+    pruner: Literal["median", "none"]
+    """`median` ends a trial whose best validation so far is worse than the median of the complete trials at the same validation. No training is
+    ended that is repeated, because the mean would lack those that begin badly."""
     processes: Annotated[int, Field(ge=1, le=64)]
     """Number of trials that train at the same time."""
-    space: Annotated[dict[str, Annotated[FloatRange | IntRange | Choices, Field(discriminator="type")]], Field(min_length=1)]
-    """Range of each searched parameter, by its key, such as `optimizer.learning_rate`."""
+    space: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    """Range of each searched parameter, by its key, such as `optimizer.learning_rate`: the arguments of the distribution of Optuna that `type`
+    names."""
 
     ADDED: ClassVar = {"method": "tpe"}
 
@@ -140,30 +104,24 @@ class Search:
         if not path.is_file():
             raise Refusal(f"{path}: is missing: give a search file, such as presets/search/digits.yaml")
         document, text = Document.read(path), params.path.read_text(encoding="utf-8")
-        settings, problems = checked(document.data, SearchSettings)
-        problems += unfit(settings, text) if settings else ()
+        settings, problems = checked(document.data)
+        if settings:
+            found = (unsearchable(key, entry, is_grid=settings.method == "grid") for key, entry in settings.space.items())
+            problems = [problem for problem in found if problem] or [*invalid_values(settings.space, text)]
         if problems or settings is None:
             raise refusal(document, problems)
         return cls(document, settings, text)
 
     @property
-    def space(self) -> Mapping[str, Range]:
-        return self.settings.space
-
-    @property
     def grid(self) -> list[dict[str, Value]]:
         """Return all combinations of the values in the space, in order; an empty list if the method is another one."""
-        combinations = product(*(entry.values for entry in self.space.values())) if self.settings.method == "grid" else ()
-        return [dict(zip(self.space, values, strict=True)) for values in combinations]
+        combinations = product(*map(single_values, self.settings.space.values())) if self.settings.method == "grid" else ()
+        return [dict(zip(self.settings.space, values, strict=True)) for values in combinations]
 
     @property
     def repeated(self) -> list[str]:
         """Return the keys of the space whose values repeat a training."""
-        return [key for key in self.space if key in REPEATED]
-
-    def text_of(self, values: Mapping[str, Value]) -> str:
-        """Return the text of `params.yaml` with `values`, the parameters of a trial. Raises Refusal if they do not fit each other."""
-        return edited(self.params, assignments(values))
+        return [key for key in self.settings.space if key in REPEATED]
 
     def target(self, metrics: Mapping[str, Direction], default: str) -> tuple[str, Literal["minimize", "maximize"]]:
         """Return the metric of the search, and its direction.
@@ -180,80 +138,80 @@ class Search:
         return metric, self.settings.direction or ("minimize" if known[metric] == "min" else "maximize")
 
 
-def assignments(values: Mapping[str, Value]) -> list[str]:
-    return [f"{key}={on_one_line(value)}" for key, value in values.items()]
+def replaced(text: str, values: Mapping[str, Value]) -> str:
+    """Return `text`, that of `params.yaml`, with other values, by their keys. Raises Refusal if they are invalid."""
+    return edited(text, [f"{key}={on_one_line(value)}" for key, value in values.items()])
 
 
-def checked(data: Any, kind: type[SearchSettings]) -> tuple[SearchSettings | None, list[Problem]]:
-    """Validate the mapping `data`. Return the object of the class `kind`, and the problems."""
+def checked(data: Any) -> tuple[SearchSettings | None, list[Problem]]:
+    """Validate the content of a search file, but for its ranges. Return its settings, and the problems."""
     try:
-        return kind.model_validate_json(json.dumps(data, default=str)), []
+        return SearchSettings.model_validate_json(json.dumps(data, default=str)), []
     except ValidationError as error:
         problems = []
         for problem in errors_of(error, data):
-            found = explain(problem, kind)
-            if found.location[:1] == ("space",) and len(found.location) == 2:
-                found = replace(
-                    found, text="should be a range, such as {type: int, low: 8, high: 32}", remedy="docs/search.md has each type"
-                )
-            elif problem["type"] == "missing" or (problem["type"] == "extra_forbidden" and len(found.location) > 1):
+            found = explain(problem, SearchSettings)
+            if problem["type"] == "missing":
                 upgrade = UPGRADE.replace("--upgrade", "--upgrade FILE")
                 found = replace(found, remedy=upgrade if found.remedy == UPGRADE else "docs/search.md lists the keys")
             problems.append(found)
         return None, without_echoes(problems)
 
 
-def unfit(settings: SearchSettings, text: str) -> Iterator[Problem]:
-    """Yield the problems of the space: keys that cannot be searched, ranges whose bounds do not fit each other, and values with which `text`,
-    that of `params.yaml`, would be invalid or not fit together. A key with one value has it in all trials.
-    """
-    space, is_grid = settings.space, settings.method == "grid"
-    single = {key: entry.values[0] for key, entry in space.items() if len(entry.values) == 1}
+def unsearchable(key: str, entry: Mapping[str, Any], *, is_grid: bool) -> Problem | None:
+    """Return why a key of the space cannot be searched, or not in this range; None if it can."""
+    at, reason = ("space", key), UNSEARCHED.get(key.partition(".")[0])
     try:
-        refuse_misfits(Document.of(edited(text, assignments(single)), Paths().params))
-        fits = True
-    except Refusal as refused:
-        yield Problem(refused.on_one_line, location=("space",))
-        fits = False
-    if settings.pruner != "none" and any(key in space for key in REPEATED):
-        yield Problem("would leave out the trainings that begin badly, and so change the mean", "write none", ("pruner",))
+        distribution(entry)
+        num_values = len(single_values(entry))
+    except (LookupError, TypeError, ValueError) as error:
+        return Problem(f"should be a range, such as {{type: int, low: 8, high: 32}} ({error})", "docs/search.md has examples", at)
+    if reason and not (is_grid and key in REPEATING):
+        remedy = "write `method: grid` to repeat the training with each value" if key in REPEATING else "remove it"
+        return Problem(f"cannot be searched: it {reason}", remedy, at)
+    if key == FOLDS and num_values != 1:
+        return Problem("needs one number, because models of other folds validate other samples", "write a search for each", at)
+    if is_grid and not num_values:
+        return Problem("has no single values for a grid", "write {type: categorical, choices: [...]}", at)
+    return None
+
+
+def invalid_values(space: Mapping[str, Mapping[str, Any]], text: str) -> Iterator[Problem]:
+    """Yield the problem of each key with values of which `text`, that of `params.yaml`, would be invalid or not fit together. A key with one
+    value has it in all trials.
+    """
+    single = {key: values[0] for key, entry in space.items() if len(values := single_values(entry)) == 1}
+    if problem := misfit(text, single):
+        yield Problem(problem, location=("space",))
+        return
     for key, entry in space.items():
-        at, reason = ("space", key), UNSEARCHED.get(key.partition(".")[0])
-        if reason and not (is_grid and key in REPEATING):
-            remedy = "write `method: grid` to repeat the training with each value" if key in REPEATING else "remove it"
-            yield Problem(f"cannot be searched: it {reason}", remedy, at)
-        elif key == FOLDS and key not in single:
-            yield Problem("needs one number, because models of other folds validate other samples", "write a search for each", at)
-        elif is_grid and not entry.values:
-            yield Problem("has no single values for a grid", "write {type: categorical, choices: [...]}", at)
-        else:
-            try:
-                _ = entry.distribution
-                for value in entry.ends if fits and key not in single else ():
-                    refuse_misfits(Document.of(edited(text, assignments(single | {key: value})), Paths().params))
-            except Refusal as refused:
-                yield Problem(refused.on_one_line, location=at)
-            except ValueError as error:
-                yield Problem(str(error).rstrip("."), "docs/search.md has an example", at)
+        ends = entry.get("choices") or (entry["low"], entry["high"])  # if these are valid, so are the values between them
+        if problem := next(filter(None, (misfit(text, single | {key: value}) for value in ends)), ""):
+            yield Problem(problem, location=("space", key))
 
 
-def identity_of(search: Search, params: Document, paths: Paths, *, metric: str, direction: str) -> dict[str, Any]:
+def misfit(text: str, values: Mapping[str, Value]) -> str:
+    """Return why `text`, that of `params.yaml`, would be invalid with other values; "" if it would not."""
+    try:
+        refuse_misfits(Document.of(replaced(text, values), Paths().params))
+    except Refusal as refused:
+        return refused.on_one_line
+    return ""
+
+
+def identity_of(search: Search, params: Document, stages: Sequence[str], *, metric: str, direction: str) -> dict[str, Any]:
     """Return what all trials of `search` have in common, by the names that messages show. Data and code are read at each call.
 
-    `params` is `params.yaml` without the values of a trial.
+    `params` is `params.yaml` without the values of a trial, and `stages` are those that a trial runs.
     """
-    document, names, stages = params.data, dict[str, Sequence[Value]](), ["train"]
-    for section in ("model", "loss"):
-        chosen = search.space.get(section) or search.space.get(f"{section}.name")
-        names[section] = chosen.values if chosen else [document[section]["name"]]
-    stages += ["prepare"] * any(key.startswith("source.") for key in search.space) + ["evaluate"] * bool(search.repeated)
-    code = set[str]()
-    for stage, model, loss in product(stages, names["model"], names["loss"]):
-        chosen_names = {"model": {**document["model"], "name": model}, "loss": {**document["loss"], "name": loss}}
-        code |= {*identity.dependencies(stage, document | chosen_names, paths.top)}
-    varied = (*(f"{key}." for key in search.space), *(() if search.repeated else ("evaluate.",)))
+    document, paths, code = params.data, Paths(), set[str]()
+    for stage, section in product(stages, ("model", "loss")):
+        chosen = search.settings.space.get(section) or search.settings.space.get(f"{section}.name")
+        for name in single_values(chosen) if chosen else [document[section]["name"]]:
+            code |= {*identity.dependencies(stage, document | {section: {**document[section], "name": name}}, paths.top)}
+    varied = tuple(f"{key}." for key in search.settings.space)
     return {
-        **{f"space.{key}": entry.model_dump(mode="json") for key, entry in search.space.items()},
+        **{f"space.{key}": dict(entry) for key, entry in search.settings.space.items()},
         "metric": metric,
         "direction": direction,
         **search.settings.model_dump(include={"method", "pruner", "seed"}),

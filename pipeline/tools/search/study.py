@@ -1,13 +1,10 @@
 """The study of a search, the ranked table of its trials, and the means of those that repeat a training.
 
-Optuna keeps the trials in SQLite. Its sampler and its pruner work on a copy in memory, which is made when the study is opened: a trial is then
-written at once with all its parameters, and the pruner decides the same again for a trial that is repeated. So a search that was killed and
-repeated proposes and prunes like a search that was never killed.
+Optuna keeps the trials in SQLite. What it proposes depends on the seed, the number of the trial and the finished trials, and whether it prunes
+on the values of a trial and the complete ones. So a search that was killed and repeated proposes and prunes like a search that was never killed.
 """
 
 import importlib.util
-import secrets
-import warnings
 from collections.abc import Mapping, Sequence
 from math import sqrt
 from pathlib import Path
@@ -22,17 +19,14 @@ from pipeline.core.seeding import derive
 from pipeline.inference.digits import rounded
 from pipeline.runs.run_description import short, short_keys
 from pipeline.runs.table import show
-from pipeline.tools.search.settings import FOLDS, REPEATED, Search, Value
+from pipeline.tools.search.settings import FOLDS, REPEATED, Search, Value, distribution
 
 if TYPE_CHECKING:
-    from optuna.pruners import BasePruner
-    from optuna.trial import FrozenTrial, Trial
+    from optuna.trial import FrozenTrial
 
 FILE = "study.db"
-IDENTITY, ID, CONCLUDED = "begun", "id", "concluded"
-"""The names in the database of attributes of the study: everything that must not change during the search, its unique id, and what was told
-to the run of the search: the number of all trials and the best one.
-"""
+IDENTITY = "begun"
+"""The attribute of the study in the database that has everything that must not change during the search."""
 MOST_SHOWN = 5
 LEVEL = 0.95
 OUTCOMES = {"COMPLETE": "complete", "PRUNED": "pruned", "RUNNING": "unfinished", "FAIL": "failed"}
@@ -63,28 +57,23 @@ class Study:
         from sqlalchemy.exc import DatabaseError
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.search, self._path, self._is_minimized = search, path, direction == "minimize"
-        self._distributions = {key: entry.distribution for key, entry in search.space.items()}
-        name = search.settings.name
+        self.search, self._path, self._direction = search, path, direction
+        self._distributions = {key: distribution(entry) for key, entry in search.settings.space.items()}
+        # nothing is pruned in the first quarter of a training, where the metric is noisy
+        median, none = optuna.pruners.MedianPruner(n_warmup_steps=num_validations // 4), optuna.pruners.NopPruner()
+        self._pruner = median if search.settings.pruner == "median" and not search.repeated else none
         try:
             self._storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
-            self._stored = optuna.create_study(storage=self._storage, study_name=name, direction=direction, load_if_exists=True)
+            self._study = optuna.create_study(
+                storage=self._storage, study_name=search.settings.name, direction=direction, load_if_exists=True
+            )
         except (DatabaseError, RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise Refusal(f"{path}: cannot be opened as a study ({reason}): restore it, or remove {path.parent} to begin anew") from None
-        if IDENTITY not in self._stored.user_attrs:  # the study is new
-            self._stored.set_user_attr(ID, f"{name}-{secrets.token_hex(4)}")
-            self._stored.set_user_attr(IDENTITY, dict(identity))
-        self.id, self._identity = str(self._stored.user_attrs[ID]), self._stored.user_attrs[IDENTITY]
+        if IDENTITY not in self._study.user_attrs:  # the study is new
+            self._study.set_user_attr(IDENTITY, dict(identity))
+        self._identity = self._study.user_attrs[IDENTITY]
         self.refuse_changed(identity)
-        self._memory = optuna.create_study(study_name=name, direction=direction, pruner=pruner(search.settings.pruner, num_validations))
-        self._running: dict[int, Trial] = {}
-        for trial in self.trials:
-            if trial.state.is_finished():
-                self._memory.add_trial(trial)
-            else:
-                self._memory.enqueue_trial(trial.params)
-                self._running[trial.number] = self._memory.ask(self._distributions)
 
     def close(self) -> None:
         self._storage.remove_session()
@@ -101,20 +90,12 @@ class Study:
     @property
     def trials(self) -> "list[FrozenTrial]":
         """Return all trials by number, as the database has them."""
-        return self._stored.trials
+        return self._study.trials
 
     @property
     def running(self) -> list[int]:
         """Return the numbers of the trials that have begun and not finished."""
-        return sorted(self._running)
-
-    @property
-    def concluded(self) -> dict[str, int | None]:
-        """Return the count of trials when the search was last concluded, and the number of the best one then; {} before the first time."""
-        return dict(self._stored.user_attrs.get(CONCLUDED, {}))
-
-    def conclude(self, best: int | None) -> None:
-        self._stored.set_user_attr(CONCLUDED, {"trials": len(self.trials), "best": best})
+        return [trial.number for trial in self.trials if not trial.state.is_finished()]
 
     def ranked(self) -> "list[FrozenTrial]":
         """Return all trials: complete ones by value, then pruned ones by their last step and value, then the others. Of equal trials, the
@@ -124,7 +105,7 @@ class Study:
         def order(trial: "FrozenTrial") -> tuple[int, int, float, int]:
             state, value = trial.state.name, trial.value or 0.0  # only trials that have finished well have a value
             steps = 0 if state == "COMPLETE" else -trial.user_attrs.get("step", 0)
-            return [*OUTCOMES].index(state), steps, value if self._is_minimized else -value, trial.number
+            return [*OUTCOMES].index(state), steps, value if self._direction == "minimize" else -value, trial.number
 
         return self.trials if self.search.repeated else sorted(self.trials, key=order)
 
@@ -133,62 +114,45 @@ class Study:
         first = next(iter(self.ranked()), None)
         return first if first and first.state.name == "COMPLETE" and not self.search.repeated else None
 
-    def params(self, number: int) -> dict[str, Value]:
-        return dict(self._memory.trials[number].params)
-
     def begin(self) -> int:
-        """Propose parameters for a new trial, and return its number. The proposal depends on the seed, the number and the other trials, or on
-        the number alone in a grid.
+        """Add a trial with proposed parameters, or those of the next combination of a grid, and return its number."""
+        from optuna.trial import TrialState, create_trial
+
+        trials = self.trials
+        params = self.search.grid[len(trials)] if self.search.grid else self._proposal(trials)
+        # a single write: after a kill, the database has all parameters of the trial or none
+        self._study.add_trial(create_trial(state=TrialState.RUNNING, params=params, distributions=self._distributions))
+        return len(trials)
+
+    def _proposal(self, trials: "Sequence[FrozenTrial]") -> dict[str, Value]:
+        """Return the parameters that Optuna proposes after `trials`, in a copy of the study in memory.
+
+        The sampler is a new one for each trial, because the state of its random numbers is not in the database.
         """
         import optuna
 
-        number = len(self._memory.trials)
-        # a fresh sampler for each trial: the state of its random numbers is not in the database
-        self._memory.sampler = optuna.samplers.TPESampler(seed=derive(self.search.settings.seed, "trial", number) % 2**32)
-        if grid := self.search.grid:
-            self._memory.enqueue_trial(grid[number])
-        self._running[number] = trial = self._memory.ask(self._distributions)
-        state = optuna.trial.TrialState.RUNNING
-        self._stored.add_trial(optuna.trial.create_trial(state=state, params=trial.params, distributions=self._distributions))
-        return number
+        sampler = optuna.samplers.TPESampler(seed=derive(self.search.settings.seed, "trial", len(trials)) % 2**32)
+        copy = optuna.create_study(direction=self._direction, sampler=sampler)
+        copy.add_trials(trial for trial in trials if trial.state.is_finished())
+        return copy.ask(self._distributions).params
 
-    def report(self, number: int, validation: int, value: float) -> bool:
-        """Record the value of a validation, counted from 1. Return True if the trial should be pruned."""
-        trial = self._running[number]
-        trial.report(value, validation)
-        self._storage.set_trial_intermediate_value(self._trial_id(number), validation, value)
-        return trial.should_prune()
+    def should_prune(self, values: Sequence[float]) -> bool:
+        """Return True if a trial with these values of its validations so far should be pruned after the last one."""
+        from optuna.trial import TrialState, create_trial
 
-    def finish(self, number: int, state: State, value: float | None = None, **attributes: Any) -> None:
-        """Record the end of a trial: its state, the value of a complete trial, and `attributes` by any names."""
+        return self._pruner.prune(self._study, create_trial(state=TrialState.RUNNING, intermediate_values=dict(enumerate(values, 1))))
+
+    def finish(self, number: int, state: State, value: float | None = None, *, values: Sequence[float] = (), **attributes: Any) -> None:
+        """Record the end of a trial: its state, the value of a complete trial, those of its validations, and `attributes` by any names."""
         from optuna.trial import TrialState
 
-        trial_id, copy = self._trial_id(number), self._memory.trials[number]
+        study = self._storage.get_study_id_from_name(self.search.settings.name)
+        trial_id = self._storage.get_trial_id_from_study_id_trial_number(study, number)
+        for validation, each in enumerate(values, 1):
+            self._storage.set_trial_intermediate_value(trial_id, validation, each)
         for name, attribute in attributes.items():
             self._storage.set_trial_user_attr(trial_id, name, attribute)
-        for name, attribute in copy.system_attrs.items():  # Hyperband also reads those of other trials
-            self._storage.set_trial_system_attr(trial_id, name, attribute)
-        ended = self._memory.tell(self._running.pop(number), value, TrialState[state])
-        # last: after an earlier kill, the trial is repeated, and the database may have values of later validations than the copy
-        self._storage.set_trial_state_values(trial_id, TrialState[state], ended.values)
-
-    def _trial_id(self, number: int) -> int:
-        study = self._storage.get_study_id_from_name(self.search.settings.name)
-        return self._storage.get_trial_id_from_study_id_trial_number(study, number)
-
-
-def pruner(name: str, num_validations: int) -> "BasePruner":
-    """Return Optuna's pruner, which counts validations as steps.
-
-    The median pruner prunes nothing in the first quarter of a training, where the metric is noisy.
-    """
-    from optuna.pruners import HyperbandPruner, MedianPruner, NopPruner
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Optuna warns that some pruners are experimental
-        if name == "median":
-            return MedianPruner(n_warmup_steps=num_validations // 4)
-        return HyperbandPruner(max_resource=num_validations) if name == "hyperband" else NopPruner()
+        self._study.tell(number, value, TrialState[state])  # last: until then, a repeated search runs the trial again
 
 
 def described(params: Mapping[str, Value]) -> str:
@@ -211,7 +175,7 @@ def print_table(trials: "Sequence[FrozenTrial]", metric: str, search: Search) ->
 
     Trials that repeat a training are not ranked, and also have the metric of the test split.
     """
-    names, test, rows = short_keys([*search.space]), metric.replace(VALID, TEST), list[list[str]]()
+    names, test, rows = short_keys([*search.settings.space]), metric.replace(VALID, TEST), list[list[str]]()
     for rank, trial in enumerate(trials, 1):
         found, state = trial.user_attrs, trial.state.name
         value, of_test = ("" if each is None else rounded(each) for each in (trial.value, found.get("scores", {}).get(test)))
@@ -232,7 +196,7 @@ def as_csv(trials: "Sequence[FrozenTrial]", metric: str, search: Search) -> str:
     rows = []
     for trial in trials:
         first = {"trial": trial.number, "outcome": OUTCOMES[trial.state.name], metric: trial.value, "step": trial.user_attrs.get("step", 0)}
-        params = {key: trial.params[key] for key in search.space}
+        params = {key: trial.params[key] for key in search.settings.space}
         last = {"run": run_of(trial), "reason": trial.user_attrs.get("reason", "")}
         rows.append({**trial.user_attrs.get("scores", {}), **first, **params, **last})
     header = dict.fromkeys([*first, *params, *last, *(name for row in rows for name in row)]) if rows else ()

@@ -8,21 +8,20 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.interruption import EXIT_CODE_FILE, STARTED_BY_DVC, STARTED_BY_SEARCH
 from pipeline.core.raw_dataset import TEST, VALID
-from pipeline.core.refusal import Problem, Refusal, Unavailable
+from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.runs import events, journal, utilization
 from pipeline.tools import stages
 from pipeline.train.work_folder import Work
 
-TRIAL_TAG = "pipeline.trial"
-RUN, LOG, ENDED, REFUSED = "run", "log.txt", "ended", "refused.json"
+LOG, ENDED, REFUSED = "log.txt", "ended", "refused.json"
 PREPARE, TRAIN, EVALUATE = "prepare", "train", "evaluate"
 
 
@@ -35,11 +34,13 @@ def run(folder: str, stage: str = TRAIN) -> int:
         raise Refusal(f"{folder}: is not the folder of a trial: give one of .pipeline/search/NAME/trials/")
     if stage == PREPARE:
         (Path(folder) / "data").mkdir(exist_ok=True)  # else the stage would write into the checkout
+    paths = Paths(trial=Path(folder))
     try:
-        code = stages.run(stage, Paths(trial=Path(folder)), ["trial", folder, stage])
+        code = stages.run(stage, paths, ["trial", folder, stage])
     except Refusal as refused:
-        if not isinstance(refused, Unavailable):
-            files.write_json(Path(folder) / REFUSED, [asdict(problem) for problem in refused.problems])
+        first = refused.problems[0]
+        is_parameter = bool(first.location) and first.file == str(paths.params) and not isinstance(refused, Unavailable)
+        files.write_json(Path(folder) / REFUSED, [is_parameter, str(replace(first, file="", line=0) if is_parameter else first)])
         raise
     if code == 0 and not Environment.read().is_rank:
         files.write_text(Path(folder) / ENDED / stage, "")
@@ -47,17 +48,12 @@ def run(folder: str, stage: str = TRAIN) -> int:
 
 
 class TrialFolder:
-    """The folder of one trial. `search` is the unique id of the search, by which the trial's run is found among all journals.
+    """The folder of one trial. `stages` are the stages that the trial runs in it, in this order. With `prepare`, it has its own prepared data."""
 
-    `stages` are the stages that the trial runs in its folder, in this order. With `prepare`, it has its own prepared data.
-    """
-
-    def __init__(self, folder: Path, search: str, stages: Sequence[str] = (TRAIN,)) -> None:
+    def __init__(self, folder: Path, stages: Sequence[str] = (TRAIN,)) -> None:
         self.folder, self.number, self.stages = folder, int(folder.name), stages
-        self._search = search
-        self._others: set[str] = set()
+        self.step, self.values = 0, list[float]()
         self._offset = 0
-        self._values: list[tuple[int, dict[str, float]]] = []
 
     @property
     def paths(self) -> Paths:
@@ -69,41 +65,35 @@ class TrialFolder:
         """Return the stages that have not ended yet."""
         return [stage for stage in self.stages if not (self.folder / ENDED / stage).exists()]
 
-    def write(self, params: str, journals: Path | None) -> None:
-        """Write `params.yaml`. `journals` is the folder for the trial's journal; None for a folder within the trial's folder.
+    def write(self, params: str, parent: Path | None) -> None:
+        """Write `params.yaml`. The trial's journal is put beside `parent`, the journal of the search, or without one into the trial's folder.
 
         The journal of a resumed trial stays where it is.
         """
         files.write_text(self.paths.params, params)
-        own = journal.journals_folder(self.folder)
-        if journals and not own.is_symlink() and not own.exists():
-            for each in (own.parent, journals):
-                each.mkdir(parents=True, exist_ok=True)
-            own.symlink_to(journals.resolve())
+        journals = journal.journals_folder(self.folder)
+        if parent and not journals.exists():
+            journals.parent.mkdir(parents=True, exist_ok=True)
+            journals.unlink(missing_ok=True)  # a link to the place of a checkout that was moved
+            journals.symlink_to(parent.parent.resolve())
 
     @property
     def journal(self) -> Path | None:
-        """Return the folder of the trial's journal, or None if there is none yet. Once it is found, its name is kept in the file `run`."""
-        own, known = journal.journals_folder(self.folder), self.folder / RUN
-        if known.is_file():
-            return own / known.read_text(encoding="utf-8").strip()
-        for path in sorted(own.glob("*"), reverse=True):
-            if path.name not in self._others and journal.has_begun(path):
-                tags = next(events.read(path / events.EVENTS)).fields.get("tags", {})
-                if (tags.get(journal.SEARCH_TAG), tags.get(TRIAL_TAG)) == (self._search, str(self.number)):
-                    files.write_text(known, path.name + "\n")
-                    return path
-                self._others.add(path.name)
-        return None
+        """Return the folder of the trial's journal; None if there is none yet."""
+        if not (named := self.paths.run) or not named.is_file():
+            return None
+        found = journal.journals_folder(self.folder) / named.read_text(encoding="utf-8").strip()
+        return found if journal.has_begun(found) else None
 
-    def reports(self, metric: str) -> list[tuple[int, float]]:
-        """Return step and value of `metric` for each validation so far, in order."""
+    def validations(self, metric: str) -> Iterator[int]:
+        """Read the validations that were not read before, in order. Yield the step of each, after `values` has the value of `metric`."""
         path = self.journal
         for event in events.read(path / events.EVENTS, self._offset) if path else ():
             self._offset = event.end
-            if event.kind == "metrics":
-                self._values.append((event.fields["step"], {name: float(value) for name, value in event.fields["values"].items()}))
-        return [(step, values[metric]) for step, values in self._values if metric in values]
+            if event.kind == "metrics" and metric in event.fields["values"]:
+                self.step = event.fields["step"]
+                self.values.append(float(event.fields["values"][metric]))
+                yield self.step
 
     def exported(self) -> tuple[dict[str, float], int]:
         """Return the metrics of the exported weights on the validation split, and the step after which the weights were taken."""
@@ -117,17 +107,16 @@ class TrialFolder:
         test = {f"{TEST}/{name}": found.get(name) for name in (each.partition("/")[2] for each in valid)}
         return valid | {name: float(value) for name, value in test.items() if value is not None}
 
-    @property
-    def problem(self) -> Problem | None:
-        """Return the first reason why the process of this trial was refused; None if it was not. It has a location if a parameter caused it, such
-        as a non-finite loss.
+    def failure(self, exit_code: int) -> str:
+        """Return why the process of this trial was refused, if a parameter of the trial caused it, such as by a non-finite loss. Raises Refusal if
+        the process ended for another reason.
         """
         path = self.folder / REFUSED
-        if not path.exists():
-            return None
-        first = Problem(**json.loads(path.read_bytes())[0])
-        is_parameter = first.file == str(self.paths.params)
-        return replace(first, file="", line=0) if is_parameter else Problem(str(first))
+        is_parameter, reason = json.loads(path.read_bytes()) if path.exists() else (False, "no reason is known")
+        if not is_parameter:
+            remedy = "remove the cause, and repeat the command: it resumes this trial"
+            raise Refusal(f"trial {self.number} ended with exit code {exit_code} ({reason}): {self.folder / LOG} has its output: {remedy}")
+        return str(reason)
 
     def remove_checkpoints(self) -> None:
         """Remove the checkpoints and other files that only an unfinished trial needs. Dumps of non-finite batches stay."""

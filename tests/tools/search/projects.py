@@ -67,10 +67,11 @@ class FakeChild:
         self.starts.append(trial.number)
         params = Document.read(trial.paths.params).data
         rate = params["optimizer"]["learning_rate"]
-        losses = [abs(rate - 0.01) + 1 / number + (params["seed"] - 1) ** 2 / 100 for number in (1, 2, 3)]
+        losses = [abs(rate - number / 100) + 1 / number + (params["seed"] - 1) ** 2 / 100 for number in (1, 2, 3)]
         journal = trial.journal
         if journal is None:
             written = Journal.create(trial.folder, stage="train", info=RunInfo(tags=tags))
+            files.write_text(trial.folder / "run", written.folder.name)
         else:
             written = Journal.reopen(journal, stage="train", info=RunInfo())
         for step, loss in zip((8, 16, 24), losses, strict=True):

@@ -16,16 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import psutil
 import pytest
 import scipy.stats
 from optuna.storages import RDBStorage
 from optuna.storages._rdb.storage import _VersionManager
+from optuna.trial import TrialState
 
 from pipeline.__main__ import main
 from pipeline.core import files
 from pipeline.core.environment import Environment
+from pipeline.core.prepared import PreparedRecord, read_record
 from pipeline.core.refusal import Refusal
+from pipeline.core.seeding import derive
 from pipeline.runs import events, journal
 from pipeline.tools import stages
 from pipeline.tools.params.editing import edited
@@ -36,10 +40,7 @@ from tests import project
 from tests.tools.search import projects
 from tests.tools.search.projects import FakeChild
 
-WRITES = (
-    *("create_new_study", "create_new_trial", "set_trial_intermediate_value", "set_trial_user_attr", "set_trial_system_attr"),
-    "set_trial_state_values",
-)
+WRITES = (*("create_new_study", "create_new_trial", "set_trial_intermediate_value", "set_trial_user_attr", "set_trial_state_values"),)
 
 
 class KilledError(BaseException):
@@ -79,8 +80,8 @@ def top(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-def search(num_trials: int | None = None, *, apply: bool = False, keep_models: bool = False, skip: int | None = None) -> None:
-    command.run(str(projects.FILE), num_trials, apply, keep_models, skip)
+def search(num_trials: int | None = None, *, apply: bool = False, keep_models: bool = False) -> None:
+    command.run(str(projects.FILE), num_trials, apply, keep_models)
 
 
 def outcome(top: Path, name: str = "tiny") -> list[tuple[Any, ...]]:
@@ -93,16 +94,18 @@ def outcome(top: Path, name: str = "tiny") -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"pruner": "hyperband"}, pytest.param(projects.SEEDS, marks=pytest.mark.slow)], ids=["pruned", "seeds"]
+    ("changes", "states"),
+    [({"trials": 12}, {"COMPLETE", "PRUNED"}), pytest.param(projects.SEEDS, {"COMPLETE"}, marks=pytest.mark.slow)],
+    ids=["pruned", "seeds"],
 )
 def test_a_search_killed_before_any_write_ends_with_the_same_trials(
-    top: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    top: Path, changes: dict[str, Any], states: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     projects.write(changes)
     search()
     expected, rows = outcome(top), table()
-    assert [trial[0] for trial in expected] == list(range(5 if "seed" in expected[0][2] else 8))
-    assert ({trial[1] for trial in expected} == {"COMPLETE", "PRUNED"}) is ("pruner" in changes and changes["pruner"] == "hyperband")
+    assert [trial[0] for trial in expected] == list(range(5 if "seed" in expected[0][2] else 12))
+    assert {trial[1] for trial in expected} == states
     (top / ".pipeline/search/tiny").rename(top / ".pipeline/search/whole")
     assert killed_search(monkeypatch, every=24) > 2
     search()  # its table is written after the last write at which it was killed
@@ -156,7 +159,7 @@ def test_seeds_have_a_mean_and_a_deviation_but_no_best(top: Path, capsys: pytest
     assert "search tiny: 5 trials that differ in seed, 1 at a time" in out
     assert "rank" not in out
     assert "best" not in out
-    losses = [1 / 3 + abs(0.003 - 0.01) + (seed - 1) ** 2 / 100 for seed in range(1, 6)]
+    losses = [1 / 3 + abs(0.003 - 0.03) + (seed - 1) ** 2 / 100 for seed in range(1, 6)]
     mean, deviation = np.mean(losses), np.std(losses, ddof=1)
     low, high = scipy.stats.t.interval(0.95, 4, mean, deviation / 5**0.5)
     lines = [line.split() for line in out.splitlines() if line.strip().startswith(("valid/loss", "test/loss"))]
@@ -173,7 +176,8 @@ def test_seeds_have_a_mean_and_a_deviation_but_no_best(top: Path, capsys: pytest
 
 def test_a_grid_has_each_combination_once_and_a_mean_for_each_over_the_seeds(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rates = {"type": "categorical", "choices": [0.003, 0.03]}
-    projects.write({**projects.SEEDS, "space": {"optimizer.learning_rate": rates, "seed": {"type": "int", "low": 1, "high": 3}}})
+    space = {"optimizer.learning_rate": rates, "seed": {"type": "int", "low": 1, "high": 3}}
+    projects.write({**projects.SEEDS, "pruner": "median", "space": space})  # the last training is the worst, and is not pruned
     search()
     assert [(row["optimizer.learning_rate"], row["seed"]) for row in table()] == [
         (rate, seed) for rate in ("0.003", "0.03") for seed in "123"
@@ -208,12 +212,52 @@ def test_each_fold_validates_its_own_part_and_leaves_the_data_of_the_checkout_al
     assert not list(top.glob(".pipeline/search/tiny/trials/*/data"))
 
 
+def test_a_fold_of_a_source_that_has_changed_is_refused(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(folder: Path) -> PreparedRecord:
+        found = read_record(folder)
+        return (
+            found
+            if folder == Path("data/prepared")
+            else found.model_copy(update={"splits": {**found.splits, "test": found.splits["train"]}})
+        )
+
+    monkeypatch.setattr(command, "read_record", changed)
+    projects.write(projects.FOLDS)
+    with pytest.raises(Refusal, match=r"data/prepared: source.root has changed since it was made: undo the change, or run"):
+        search(1)
+    assert not FakeChild.starts
+
+
 def test_a_proposal_depends_on_the_seed(top: Path) -> None:
     for name, seed in (("one", 1), ("same", 1), ("two", 2)):
         projects.write({"name": name, "seed": seed, "trials": 2})
         search()
     assert outcome(top, "one") == outcome(top, "same")
     assert outcome(top, "one") != outcome(top, "two")
+
+
+def test_a_search_proposes_and_prunes_like_a_study_of_optuna_in_memory(top: Path) -> None:
+    seed = 12  # with this one, two trials would be pruned at their last validation
+    projects.write({"seed": seed})
+    search(12)
+    study = optuna.create_study(direction="minimize", pruner=optuna.pruners.MedianPruner())
+    rate, clip_norm = projects.SEARCH["space"].values()
+    space = {
+        "optimizer.learning_rate": optuna.distributions.FloatDistribution(rate["low"], rate["high"], log=True),
+        "train.clip_norm": optuna.distributions.CategoricalDistribution(clip_norm["choices"]),
+    }
+    for number in range(12):
+        study.sampler = optuna.samplers.TPESampler(seed=derive(seed, "trial", number) % 2**32)
+        proposed, pruned = study.ask(space), False
+        for validation in (1, 2, 3):
+            loss = abs(proposed.params["optimizer.learning_rate"] - validation / 100) + 1 / validation
+            proposed.report(loss, validation)
+            if pruned := proposed.should_prune() and validation < 3:
+                break
+        study.tell(proposed, None if pruned else loss, TrialState.PRUNED if pruned else TrialState.COMPLETE)
+    found = [(trial.number, trial.state.name, trial.params, trial.intermediate_values, trial.values) for trial in study.trials]
+    assert outcome(top) == found
+    assert {trial[1] for trial in found} == {"COMPLETE", "PRUNED"}
 
 
 def test_a_longer_search_keeps_its_trials_and_the_model_of_the_best(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -289,25 +333,17 @@ def test_no_trial_begins_after_a_change_of_what_decides_results(top: Path, monke
     assert FakeChild.starts == [0]
 
 
-def tags(top: Path, stage: str) -> list[dict[str, str]]:
-    """Return the tags of each run of `stage` after all events of its journal."""
-    found = []
-    for path in journal.journals(top):
-        lines = [event.fields for event in events.read(path / events.EVENTS)]
-        if lines[0]["stage"] == stage:
-            found.append({key: value for line in lines for key, value in line.get("tags", {}).items()})
-    return found
-
-
-def test_a_longer_search_moves_the_mark_of_the_best_trial(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_trial_has_a_model_in_its_run_also_if_it_is_another_one_later(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIPELINE_TRACKING", "true")
     monkeypatch.setenv("PIPELINE_TRACKING_MIRROR", "false")
     bests = []
-    for num_trials in (1, 4, 8):
+    for num_trials in (1, 4, 5, 8):
         search(num_trials)
         bests.append(min((trial for trial in outcome(top) if trial[4]), key=lambda trial: trial[4])[0])
-        assert [run["pipeline.trial"] for run in tags(top, "train") if run.get("pipeline.best") == "true"] == [str(bests[-1])]
-    assert len(set(bests)) > 1
+        journals = [path for path in journal.journals(top) if next(events.read(path / events.EVENTS)).fields["stage"] == "train"]
+        models = [[event.kind for event in events.read(path / events.EVENTS)].count("model") for path in journals]
+        assert models == [int(number in bests) for number in range(num_trials)]
+    assert 1 < len(set(bests)) < len(bests)
 
 
 def test_a_search_killed_after_its_last_trial_ends_its_parent_run(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +354,7 @@ def test_a_search_killed_after_its_last_trial_ends_its_parent_run(top: Path, mon
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(command.SearchRunner, "conclude", killed)
+        patch.setattr(command.SearchRunner, "add_results", killed)
         with pytest.raises(KilledError):
             search(2)
     search(2)
@@ -384,9 +420,6 @@ def test_a_second_search_of_the_same_name_and_a_damaged_study_are_refused(top: P
         search()
 
 
-NONFINITE, OF_ALL, ELSEWHERE = ("train", "on_nonfinite"), ("augment",), ("stages",)
-
-
 def failing(monkeypatch: pytest.MonkeyPatch, exit_code: int, *location: str) -> None:
     """Let each trial end at once, because of a key of its parameters at `location`, or of its data if there is none."""
 
@@ -394,7 +427,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, exit_code: int, *location: str) -> 
         returncode = exit_code
 
         def __init__(self, trial: TrialFolder, *_: Any) -> None:
-            file = "dvc.yaml" if location == ELSEWHERE else str(trial.paths.params)
+            file = "dvc.yaml" if location == ("stages",) else str(trial.paths.params)
             place = {"location": location, "file": file, "line": 19} if location else {"place": "data/prepared"}
 
             def refuse(*_: Any) -> int:
@@ -407,36 +440,36 @@ def failing(monkeypatch: pytest.MonkeyPatch, exit_code: int, *location: str) -> 
     monkeypatch.setattr(command, "start", Failing)
 
 
-@pytest.mark.parametrize("more", [{}, {"skip": 1}], ids=["resumed", "skipped"])
-def test_a_child_that_dies_stops_the_search_and_is_resumed_or_skipped(top: Path, monkeypatch, more: dict[str, int]) -> None:
+@pytest.mark.parametrize("outcome_of_it", ["COMPLETE", "FAIL"], ids=["resumed", "told to have failed"])
+def test_a_child_that_dies_stops_the_search_and_is_resumed_unless_optuna_is_told_that_it_failed(
+    top: Path, monkeypatch: pytest.MonkeyPatch, outcome_of_it: str
+) -> None:
     search(1)
     with monkeypatch.context() as patch:
         failing(patch, -9)
-        with pytest.raises(Refusal, match=r"trial 1 ended with exit code -9: .*log.txt has its output: remove the cause, and repeat"):
+        with pytest.raises(
+            Refusal, match=r"trial 1 ended with exit code -9 \(no reason is known\): .*log.txt has its output: remove the cause, and repeat"
+        ):
             search(2)
-    with pytest.raises(Refusal, match=r"--skip: 0 is not the number of an unfinished trial: the unfinished trials are 1"):
-        search(2, skip=0)
-    search(2, **more)
-    assert FakeChild.starts == [0, *(() if more else (1,))]
-    assert [trial[1] for trial in outcome(top)] == ["COMPLETE", "FAIL" if more else "COMPLETE"]
+    if outcome_of_it == "FAIL":
+        study = "--storage sqlite:///.pipeline/search/tiny/study.db --study-name tiny"
+        subprocess.run(["optuna", "tell", *study.split(), "--trial-number", "1", "--state", "fail"], check=True)
+    search(2)
+    assert [trial[1] for trial in outcome(top)] == ["COMPLETE", outcome_of_it]
+    assert FakeChild.starts == ([0] if outcome_of_it == "FAIL" else [0, 1])
 
 
-@pytest.mark.parametrize(
-    ("num_trained", "location", "stops"),
-    [(0, NONFINITE, False), (0, (), True), (0, OF_ALL, True), (1, OF_ALL, False), (1, ELSEWHERE, True)],
-)
+@pytest.mark.parametrize(("location", "stops"), [(("train", "on_nonfinite"), False), ((), True), (("stages",), True)])
 def test_a_trial_fails_by_its_parameters_if_the_error_names_one(
-    top: Path, num_trained: int, location: tuple[str, ...], stops: bool, monkeypatch: pytest.MonkeyPatch
+    top: Path, location: tuple[str, ...], stops: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error stops the search if it names no parameter, or, before any trial has trained, one that all trials share."""
-    if num_trained:
-        search(num_trained)
+    """An error that names no parameter of the trial stops the search."""
     failing(monkeypatch, 2, *location)
     if stops:
-        with pytest.raises(Refusal, match=rf"trial {num_trained} ended with exit code 2 \(.*(augment|data/prepared|stages): it\)"):
-            search(num_trained + 1)
+        with pytest.raises(Refusal, match=r"trial 0 ended with exit code 2 \(.*(data/prepared|stages): it\)"):
+            search(1)
         return
-    search(num_trained + 1)
+    search(1)
     assert [row["reason"] for row in table() if row["outcome"] == "failed"] == [f"{'.'.join(location)}: it"]
 
 

@@ -2,19 +2,22 @@
 
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
-from pipeline.runs.journal import SEARCH_TAG, Journal, RunInfo
+from pipeline.runs import events
+from pipeline.runs.journal import Journal, RunInfo
 from pipeline.runs.mlflow import mirror_process
-from pipeline.tools.search.tracked import TrialRuns
-from pipeline.tools.search.trial import TRIAL_TAG, TrialFolder
+from pipeline.tools.search.command import SearchRunner
+from pipeline.tools.search.trial import TrialFolder
 
 
 def test_the_scores_are_those_of_the_exported_weights_without_what_is_undetermined(tmp_path: Path) -> None:
-    trial = TrialFolder(tmp_path / "7", "search")
+    trial = TrialFolder(tmp_path / "7")
     valid = {"loss": 0.3, "auroc": None}
     files.write_json(
         trial.paths.metrics / "train.json", {"steps": 20, "exported_step": 10, "valid": valid, "last": {"valid": {"loss": 0.9}}}
@@ -23,15 +26,27 @@ def test_the_scores_are_those_of_the_exported_weights_without_what_is_undetermin
     assert (trial.exported(), trial.scores()) == (({"valid/loss": 0.3}, 10), {"valid/loss": 0.3, "test/loss": 0.4})
 
 
-def test_a_trial_gets_one_mirror_once_its_journal_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_gets_one_mirror_once_its_journal_is_open_and_mlflow_has_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[Path] = []
-    monkeypatch.setattr(mirror_process, "start", lambda folder, _: started.append(folder) or "a process")
-    runs, trial = TrialRuns("tiny", "search", "parent", Environment.read()), TrialFolder(tmp_path / "7", "search")
-    written = Journal.create(trial.folder, stage="train", info=RunInfo(tags={SEARCH_TAG: "search", TRIAL_TAG: "7"}))
+    monkeypatch.setattr(mirror_process, "start", lambda folder, _: started.append(folder))
+    runner: Any = SimpleNamespace(
+        parent=tmp_path / "parent", is_mirrored=True, mirrored=set(), net=closing(SimpleNamespace(close=lambda: None))
+    )
+    runner.environment = Environment.read()
+    trial = TrialFolder(tmp_path / "7")
+    mirror = SearchRunner.mirror
+    written = Journal.create(trial.folder, stage="train", info=RunInfo())
+    files.write_text(trial.folder / "run", written.folder.name)
     written.close()
-    runs.mirror(trial)
-    assert not started
+    files.write_json(runner.parent / events.DELIVERED, {"a store": {}})
+    mirror(runner, trial)
     with closing(Journal.reopen(written.folder, stage="train", info=RunInfo())):
-        runs.mirror(trial)
-        runs.mirror(trial)
+        (runner.parent / events.DELIVERED).rename(tmp_path / "later")
+        mirror(runner, trial)
+        assert not started
+        (tmp_path / "later").rename(runner.parent / events.DELIVERED)
+        mirror(runner, trial)
+        mirror(runner, trial)
     assert started == [written.folder]
