@@ -111,7 +111,7 @@ def class_names(path: Path, column: Any) -> list[str]:
 def chunks(path: Path, columns: Sequence[Any]) -> Generator[tuple[int, dict[Any, Any]]]:
     """Yield the number of the first of some consecutive rows, from 1, and their cells as Arrow arrays, by column: see `as_cells`.
 
-    Raises Refusal if the file cannot be read, lacks a column, or has nested values in one.
+    Raises Refusal if the file cannot be read, lacks a column, or has nested values or strings that are not UTF-8 in one.
     """
     import pyarrow as pa
 
@@ -126,11 +126,29 @@ def chunks(path: Path, columns: Sequence[Any]) -> Generator[tuple[int, dict[Any,
         for batch in chain(batches(path, file, list(columns)), [None]):
             if held and (batch is None or held_bytes > CHUNK_BYTES or sum(map(len, held)) >= CHUNK_ROWS):
                 table = pa.Table.from_batches(held)
-                yield number, {name: as_cells(pa.concat_arrays(table[name].chunks)) for name in columns}
+                cells = {name: as_cells(pa.concat_arrays(table[name].chunks)) for name in columns}
+                for name, values in cells.items():
+                    refuse_undecoded(path, name, number, values)
+                yield number, cells
                 number, held, held_bytes = number + len(table), [], 0
             if batch is not None and len(batch):
                 held.append(batch)
                 held_bytes += batch.nbytes
+
+
+def refuse_undecoded(path: Path, column: str, first: int, values: Any) -> None:
+    """Raise Refusal if a string of `values`, those of a column from the row `first`, is not UTF-8, which writers do not check."""
+    import pyarrow as pa
+
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        for row, cell in enumerate(values.cast(pa.binary()).to_pylist(), first):
+            try:
+                (cell or b"").decode()
+            except UnicodeDecodeError:
+                problem = f"{shown(path)}:{row}: has {shown(cell, 30)} in the column {shown(column)}, which is not UTF-8"
+                raise Refusal(f"source.root: {problem}: store the column anew, as UTF-8") from None
 
 
 def batches(path: Path, file: Any, columns: list[Any]) -> Generator[Any]:

@@ -95,6 +95,9 @@ def test_a_parquet_file_gives_the_rows_of_its_columns(tmp_path: Path) -> None:
     ):
         read(path, "words")
     content = path.read_bytes()
+    pq.write_table(pa.table({"name": pa.array([b"a", b"caf\xe9"]).view(pa.string())}), path)
+    with pytest.raises(Refusal, match=r"a\.parquet:2: has b'caf\\xe9' in the column name, which is not UTF-8: store the column anew"):
+        read(path, "name")
     path.write_bytes(content[:20] + bytes(20) + content[40:-8])
     with pytest.raises(Refusal, match=r"a\.parquet: cannot be read as Parquet"):
         read(path, "label")
