@@ -223,6 +223,7 @@ def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
         texts = f"{classes}{len(found)} {'have' if classes else 'columns have'} texts: to train a model that reads the text of one column and writes that of another"
         which = ways("target_column", others)
         if "text_column" not in given and len(others) > 2:
+            others.sort(key=lambda name: not cells.is_text(table.columns[name]))  # such as ids
             which = f"{assignment('text_column', others[0])} {assignment('target_column', others[1])}, or other two of {listed([shown(name, 40) for name in others], MOST_LISTED)},"
         raise Question(path, f"{texts}, add {which} for the column to write{of_numbers(path, table, others)}")
     written = chosen(path, table, "target_column", given, others)
