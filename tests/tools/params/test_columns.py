@@ -178,7 +178,7 @@ DATES = [f"2024-{1 + number // 9:02}-{1 + number:02}" for number in range(28)]
         ({"a": WORDS, "b": WORDS[::-1], "c": WORDS}, {}, "add source.text_column=a source.target_column=b, or other two of a, b, c, for"),
         (
             {
-                "key": [f"{number:032x}" for number in range(28)],
+                "key": [f"{number * 2654435761 + 10**15:016x}" for number in range(28)],
                 "a": [f"the old {word} of {word}" for word in WORDS],
                 "b": [f"a {word} or two" for word in WORDS],
             },
