@@ -162,9 +162,11 @@ def of_class_files(root: Path, given: Given) -> Values | None:
 
 
 def text_values(path: Path, table: Table, given: Given) -> Values | None:
-    """Return the columns of a table of texts, or None if it holds or lists images, and no texts."""
+    """Return the columns of a table of texts, or None if it holds or lists images, and no texts, or if these are names beside other columns."""
     found = columns.texts(table)
     if "text_column" not in given and table.has_images and not found:
+        return None
+    if found and not {"name", "text_column"} & set(given) and rows.has_names(table):
         return None
     if not {"name", "text_column", "label_column", "task"} & set(given) and columns.with_references(
         table, columns.pair_columns(table, None)

@@ -12,6 +12,8 @@ from pipeline.tools.params.table import CLASSES, MOST_LISTED, REGRESSION, SEVERA
 
 FEWEST_BESIDE = 3
 """A table with a column of texts, and so many columns of numbers or categories, may be read for either. Those of 0 and 1 are labels of texts."""
+MOST_OF_NAME, FEWEST_BESIDE_NAMES = 5, 5
+"""Texts of so few words on average are names, such as those of passengers or cars, if so many columns of numbers or categories are beside them."""
 
 
 def values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
@@ -27,7 +29,7 @@ def values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     if "name" not in given:
         if table.has_images or (texts and len(usable) < FEWEST_BESIDE):
             return None
-        if texts:
+        if texts and not has_names(table):
             beside = f"the column {shown(texts[0], 60)} has texts, and {len(usable)} others have numbers or categories"
             questions = [f"{beside}: to train on these, add source=table; on the texts alone, add source=text_classification"]
             try:
@@ -45,6 +47,15 @@ def values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     if given.get("task") == SEVERAL or ("task" not in given and label in columns.list_columns(table)):
         return {"split_column": split, **columns.labels(path, table, {**given, "label_column": label})}
     return {"label_column": label, "task": given.get("task") or task(path, table, label), "split_column": split}
+
+
+def has_names(table: Table) -> bool:
+    """Return True if the texts of a table are names beside many other columns, so that its rows are what it is about."""
+    texts = columns.texts(table)
+    words = [
+        sum(map(cells.num_words, values)) / len(values) for name in texts if (values := [*map(str, cells.filled(table.columns[name]))])
+    ]
+    return max(words, default=0.0) <= MOST_OF_NAME and len([name for name in candidates(table) if name not in texts]) >= FEWEST_BESIDE_NAMES
 
 
 def candidates(table: Table) -> list[Name]:

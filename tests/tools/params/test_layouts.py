@@ -312,6 +312,15 @@ LAYOUTS: dict[str, Files] = {
     "`a.csv` with `31,4.5,Oslo`, the third column called `target`, and a text": {
         "a.csv": measurements("target", "Oslo", "Lima", beside=True)
     },
+    "`a.csv` with names such as `Mr Rex 7` beside six other columns": {
+        "a.csv": table(
+            "age,name,size,town,mass,year,target",
+            *(
+                (20 + n * 7 % 31, f"Mr Rex {n}", n * n / 8, ("Rome", "Oslo")[n % 2], n % 7 / 2, 1990 + n % 5, LABELS[n % 3 % 2])
+                for n in range(24)
+            ),
+        )
+    },
     "`a.csv` with two columns of texts": {
         "a.csv": table("text,reply", *((text(number), f"reply {text(number)[::-1]}") for number in NUMBERS))
     },
