@@ -30,7 +30,7 @@ Files = dict[str, bytes]
 LABELS = ("cat", "dog")
 NUMBERS = range(12)
 HEIC = b"\0\0\0\x18ftypheic" + bytes(40)
-ADDED = re.compile(r"(?:add|or|with|write) ('(?:source|data=)[^']+'|(?:source[.=]|data=)[^ ,;:\s]+)")
+ADDED = re.compile(r"(?:add|or|with|write) ('(?:source|data=)[^']+'|(?:source(?:\.\w+)?=|data=)[^ ,;:\s]+)")
 
 
 def picture(number: int, kind: str = "PNG") -> bytes:
