@@ -341,7 +341,8 @@ def equal_samples(dataset: RawDataset) -> list[str]:
     num_labels = np.bincount(np.unique(np.stack([groups, labels.reshape(-1)]), axis=1)[0])
     repeated, contrary = len(ranks) - len(different), int(sizes[num_labels > 1].sum())
     lines = [f"{repeated} samples of train equal an earlier one" if repeated else "no two samples of train are equal"]
-    return lines + [f"warning: {contrary} samples of train equal another one that has another label"] * bool(contrary)
+    several = "; if samples have several labels, join their rows, as docs/multi-label.md shows" if 2 * contrary > len(ranks) else ""
+    return lines + [f"warning: {contrary} samples of train equal another one that has another label{several}"] * bool(contrary)
 
 
 def params_of(values: Mapping[str, Any]) -> PrepareParams:

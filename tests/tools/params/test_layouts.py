@@ -194,6 +194,10 @@ LAYOUTS: dict[str, Files] = {
         **images("train"),
         **{f"test/{number}.png": picture(50 + number) for number in NUMBERS},
     },
+    "`labels.csv` with a row for each label of an image": {
+        "labels.csv": table("file,kind", *((f"images/{number // 2}.png", LABELS[number % 2]) for number in range(24))),
+        **images(),
+    },
     "`labels.csv` that lists a missing image": {"labels.csv": listing(range(13)), **images()},
     "`labels.csv` that lists missing images only": {"labels.csv": listing(path="other/x{}.png"), **images()},
     "`cat/1.png`, `labels.csv` that lists them": by_class("cat", "dog")
