@@ -313,7 +313,8 @@ def describe_corpus(values: Mapping[str, Any]) -> Finding:
     num_characters = round(sum(map(len, texts)) / seen.share())
     if not num_characters:
         raise Refusal(f"data={settings.root}: has no text: add files, or change source.pattern")
-    size = f"{'about ' * (seen.share() < 1)}{num_characters} characters in {len(documents)} files"
+    divided = ", whose names mean their splits (source.divide)" * (values.get("divide") == "splits")
+    size = f"{'about ' * (seen.share() < 1)}{num_characters} characters in {counted(len(documents), 'file')}{divided}"
     sizes, described = vocabulary_values(values, texts)
     files = frozenset(settings.root / document.name if settings.root.is_dir() else settings.root for document in documents)
     lines = (f"{settings.root}: {READERS['text'].title}: {size}", *described)

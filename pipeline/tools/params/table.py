@@ -53,7 +53,7 @@ def ways(key: str, values: Iterable[object]) -> str:
     return " or ".join(assignment(key, value) for value in [*values][:MOST_LISTED])
 
 
-TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tokens", ".raw")
 MOST_WORDS = 5
 """The name of a column has seldom more words. One of a question does, but then other columns have labels."""
 MOST_TABLES = 100
