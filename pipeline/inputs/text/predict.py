@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
@@ -73,13 +72,23 @@ class Reader:
 
         `cells` has this column, and `places` the names of the texts.
         """
-        given, refused = texts(cells[0]).to_pylist(), dict[int, Refusal]()
+        return self.rows(places, texts(cells[0]).to_pylist())
+
+    def rows(self, places: Sequence[str], given: list[Any]) -> tuple[NDArray[np.int32], dict[int, Refusal]]:
+        """Return the rows (n, length) of texts as `prepare` stores them, and the reason why by the number of each that cannot be read.
+
+        Count those that are truncated.
+        """
+        refused = dict[int, Refusal]()
         for at, text in enumerate(given):
             try:
                 tables.checked_text(text, "")
             except Refusal as refusal:
                 given[at], refused[at] = "", refusal
-        rows, lengths = self.tokenized(given, places)
+        rows, lengths = self.tokenizer.rows(given, self.inputs.length)
+        if len(truncated := np.flatnonzero(lengths > self.inputs.length)):
+            self.first_truncated = self.first_truncated or places[truncated[0]]
+            self.num_truncated += len(truncated)
         for at in np.flatnonzero(lengths == 0).tolist():
             refused.setdefault(at, Refusal("has no tokens: write a text"))
         return rows, refused
@@ -108,20 +117,11 @@ class Reader:
 
     def line(self, text: str, place: str) -> Row:
         """Return the row of one text, called `place`. Raises Refusal if it is empty or has no tokens."""
-        rows, refused = self.stored([place], [pa.array([text], pa.string())])
+        rows, refused = self.rows([place], [text])
         if refused:
             raise refused[0]
         row: Row = rows[0]
         return row
-
-    def tokenized(self, given: Sequence[str], places: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the rows (n, length) of texts as `prepare` stores them, and their numbers of tokens. Count those that are truncated."""
-        rows, lengths = self.tokenizer.rows(given, self.inputs.length)
-        truncated = np.flatnonzero(lengths > self.inputs.length)
-        if len(truncated):
-            self.first_truncated = self.first_truncated or places[truncated[0]]
-            self.num_truncated += len(truncated)
-        return rows, lengths
 
     def batch(self, rows: Sequence[Row]) -> Batch:
         """Return the samples as the input of a forward pass, (n, length), cut to the longest one as in training."""
