@@ -311,6 +311,6 @@ def without_failure(name: str, path: Path, read: Callable[[], Iterable[Reading |
     try:
         yield from read()
     except Refusal as refusal:
-        yield name, Refusal(Refusal(str(refusal).replace(str(path), shown(name))).within(shown(name), shown(path)))
+        yield name, Refusal(refusal.within(str(path), shown(path)).replace(str(path), shown(name)))
     except (*READ_ERRORS, MemoryError) as error:
         yield name, Refusal(f"cannot be read: {getattr(error, 'strerror', None) or reason(error)}")

@@ -180,7 +180,7 @@ def compare_inputs(
         try:
             found = digest()
         except Refusal as refusal:
-            found = f"damaged ({refusal})"
+            found = f"none that can be read ({refusal})"
         except FileNotFoundError as error:
             found = f"no {error.filename}"
         yield compare_texts(name, description, places, manifest.inputs.get(name, NOTHING), found)

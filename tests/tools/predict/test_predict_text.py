@@ -237,5 +237,5 @@ def test_a_byte_order_mark_counts_more_than_the_named_encoding_in_every_line(mon
     monkeypatch.setattr(text.Reader, "line", lambda _, line, place: read.append(f"{place} {line}"))
     reader = text.Reader(SPEC.inputs)
     reader.encoding = "cp1252"
-    list(reader.lines("a.txt", io.BufferedReader(io.BytesIO("\ufeffé1\né2\n".encode()))))
-    assert read == ["a.txt:1 é1", "a.txt:2 é2"]
+    list(reader.lines("a.txt", io.BufferedReader(io.BytesIO("\ufeffé1\né\r2\r\n".encode()))))
+    assert read == ["a.txt:1 é1", "a.txt:2 é\r2"]

@@ -212,7 +212,10 @@ DIGESTS = r"\w{12} in the file, but \w{12} in this checkout \(`dvc status train`
 DIFFERENCES = {
     "a flipped bit": (flip_a_bit, r"file: \w{12} in the file, but \w{12} in its contents: the file was damaged, or changed by hand"),
     "other data": (prepare_other_data, f"data: {DIGESTS}"),
-    "damaged data": (damage_the_data, r"data: \w{12} in the file, but damaged \(data/prepared/train-inputs.npy: does not match.*"),
+    "damaged data": (
+        damage_the_data,
+        r"data: \w{12} in the file, but none that can be read \(data/prepared/train-inputs.npy: does not match.*",
+    ),
     "missing code": (
         lambda: Path("pipeline/models/mlp.py").unlink(),
         r"code: \w{12} in the file, but no pipeline/models/mlp.py in this checkout .*",
