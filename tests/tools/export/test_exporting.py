@@ -106,6 +106,10 @@ def test_numbers_leave_an_exported_model_in_their_units(folder: Path, capsys: py
     with torch.no_grad():
         np.testing.assert_allclose(found, model(torch.from_numpy(images)).numpy(), rtol=1e-6)
     assert np.abs((found - targets.mean) / targets.std).max() < 5
+    run = FORMATS["pt2"].load(written, 1)
+    for shift, is_equal in (((1e-3, 0.0), True), ((0.0, 1e-5), False)):  # in standard deviations: less than 1e-4, and 1e-3
+        difference = command.compare(model, lambda rows, shift=shift: run(rows) + shift, images, variable_length=False)
+        assert (difference <= command.TOLERANCE) is is_equal
 
 
 @pytest.mark.parametrize("name", ["onnx", "pt2"])
