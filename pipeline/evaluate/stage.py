@@ -20,7 +20,7 @@ from pipeline.core.spec import Spec
 from pipeline.core.stage import RefuseChanges
 from pipeline.evaluate import columns, intervals, tta
 from pipeline.evaluate.params import EVALUATIONS, EvaluateParams
-from pipeline.evaluate.reports import predictions, recorded
+from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.metrics import SampleScores
 from pipeline.inference import model_file, networks, precision, torch_errors
 from pipeline.inference.batches import loader
@@ -107,7 +107,7 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
         found = columns.importances(prepared.spec.inputs, split, partial(mean_loss, model, manifest, prepared.spec, machine, params))
         recorded.write(paths.evaluation_plots / columns.FILE, columns.HEADER, found)
     # Last: without this table, `report` refuses the others, because the evaluation was killed.
-    predictions.write(paths.predictions, predictions.table(evaluator.sample_scores(), keys), origin=origin)
+    recorded.write_predictions(paths.predictions, recorded.predictions_table(evaluator.sample_scores(), keys), origin=origin)
     observer.evaluation_ends(manifest, scores)
     refuse_changes(reads_the_same)  # again: the end of the run may have waited minutes for MLflow
     if not environment.summary_follows:

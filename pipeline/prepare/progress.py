@@ -30,7 +30,7 @@ class Advance:
 
 @contextmanager
 def progress(label: str, total: int, unit: str) -> Iterator[Advance]:
-    """Show progress on stderr: `with progress("prepare", 60_000, "images") as advance: advance(256)`."""
+    """Show progress on stderr: `with progress("prepare", 60_000, "images") as advance: advance(256)`. A `total` of 0 means that it is unknown."""
     if not sys.stderr.isatty():
         yield Advance(lines(label, total, unit))
         return
@@ -50,6 +50,6 @@ def lines(label: str, total: int, unit: str) -> Callable[[int], None]:
         nonlocal last
         if time.monotonic() - last >= LINE_EVERY_S:
             last = time.monotonic()
-            print(f"{label}: {done} of {total} {unit}", file=sys.stderr, flush=True)
+            print(f"{label}: {done}{f' of {total}' if total else ''} {unit}", file=sys.stderr, flush=True)
 
     return report

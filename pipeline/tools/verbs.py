@@ -140,7 +140,7 @@ VERBS = {
         "write a model for ONNX Runtime, PyTorch or C++, and compare its outputs with those of the model",
         "export.command:run",
         MODEL,
-        value("--format", "ONNX, a program of torch.export, or compiled for C++", required=True, choices=("onnx", "pt2", "aoti")),
+        value("--format", "ONNX, or a program of torch.export", required=True, choices=("onnx", "pt2")),
         OTHERS,
         value("--output", "the file to write (default: beside the model file, such as models/model.onnx)", "PATH"),
     ),

@@ -77,7 +77,7 @@ def test_the_model_file_records_the_file_and_the_training_is_repeated_to_the_sam
 
 
 def test_verify_names_a_file_that_was_replaced_and_one_that_is_gone(other_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for change, found in ((replace_weights, "in this checkout"), (Path.unlink, f"but no {BASE} in this checkout")):
+    for change, found in ((replace_weights, "in this checkout"), (Path.unlink, f"{BASE}: is missing")):
         change(other_file)
         assert main(["verify", "--retrain"]) == 1
         last = capsys.readouterr().out.splitlines()[-1]

@@ -8,6 +8,7 @@ import json
 import random
 import shutil
 from collections.abc import Iterable
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -177,7 +178,7 @@ def test_a_pair_without_a_text_is_named_or_left_out(capsys: pytest.CaptureFixtur
     assert "3 rows without a text or a label left out" in capsys.readouterr().out
 
 
-def test_the_way_from_a_table_of_columns_to_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_way_from_a_table_of_columns_to_numbers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The price of a home is the sum of what its columns add."""
     generator, rows = np.random.default_rng(0), []
     for number in range(400):
@@ -215,7 +216,7 @@ def test_the_way_from_a_table_of_columns_to_numbers(capsys: pytest.CaptureFixtur
         UserWarning, match=r"numbers far outside of those of train.*: 9e5 in the column area of this row \(\d+\.0 to \d+\.0 in train\)"
     ):
         list(loaded.predict({**rows[0], "area": "9e5"}))
-    (alone,) = loaded.predict(pandas.DataFrame(rows).iloc[0])
+    (alone,) = loaded.predict(pandas.DataFrame(rows).iloc[:1])
     assert alone.numbers["price"] == pytest.approx(large)
     with pytest.raises(Refusal, match="inputs: has several columns called area: remove or rename all but one"):
         list(loaded.predict(pandas.DataFrame([["9", "8"]], columns=["area", "area"])))
@@ -227,8 +228,14 @@ def test_the_way_from_a_table_of_columns_to_numbers(capsys: pytest.CaptureFixtur
         Path("few.csv").write_text(f"{names}\n{names}\n", encoding="utf-8")
         message = "few.csv: has no column built, or several, but the model reads area, city, built, code: write it once"
         assert message in refused(capsys, "predict", MODEL, "few.csv", code=1)
-    Path("rows").write_text("area,city,built,code\n3,Orl\u00e9ans,,\n", encoding="cp1252")  # no suffix, as standard input
-    assert "rows:2: is not UTF-8 (byte 0xE9): name its encoding by `--encoding cp1252`" in refused(capsys, "predict", MODEL, "rows", code=1)
+    content = "area,city,built,code\n3,Orl\u00e9ans,,\n".encode("cp1252")
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(content)))
+    assert "-:2: is not UTF-8 (byte 0xE9): name its encoding by `--encoding cp1252`" in refused(capsys, "predict", MODEL, "-", code=1)
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(Path("rows.jsonl").read_bytes())))
+    assert main(["predict", MODEL, "-"]) == 0
+    assert [json.loads(line)["input"] for line in capsys.readouterr().out.splitlines()] == ["-:1", "-:2", "-:3"]
+    Path("rows").write_bytes(content)
+    assert "error: rows: is no table, which" in refused(capsys, "predict", MODEL, "rows", code=1)
     columns_to_keep_stand_beside_the_predictions(capsys, [large, small])
     assert main(["report"]) == 0
 
@@ -243,14 +250,14 @@ def columns_to_keep_stand_beside_the_predictions(capsys: pytest.CaptureFixture[s
         line = "given.csv:3" if name == "given.csv" else "given.parquet:2"
         assert f"{line}: has wide in the column area" in capsys.readouterr().err
         scored = pq.read_table("scored.parquet").to_pydict()
-        assert list(scored) == ["input", "home", "price", "predicted price"]
+        assert list(scored) == ["input", "predicted price", "home", "price"]
         assert (scored["home"], scored["price"]) == (homes, ["n", "p"])
         assert scored["predicted price"] == pytest.approx(predicted)
     given = ("predict", MODEL, "given.csv")
     wrong = refused(capsys, *given, "--output", "scored.csv", "--keep", "key")
     assert "--keep: is key, but given.csv:1 has the columns area, city," in wrong
     wrong = refused(capsys, *given, "data/prepared/test-inputs.npy", "--output", "x.csv", "--keep", "city", code=1)
-    assert "error: data/prepared/test-inputs.npy: is no table of rows or texts, so it has no column to keep" in wrong
+    assert "error: data/prepared/test-inputs.npy: is no table, which --keep and a model of rows need" in wrong
     Path("other.csv").write_text(Path("given.csv").read_text(encoding="utf-8").replace("7", "x"), encoding="utf-8")
     wrong = refused(capsys, "predict", MODEL, "given.parquet", "other.csv", "--output", "x.csv", "--keep", "home")
     assert "columns are of another type than those before: predict these files apart" in wrong

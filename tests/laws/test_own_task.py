@@ -146,7 +146,7 @@ def test_its_report_has_what_every_task_has(folder: Path, said: dict[str, Answer
 
 
 def test_predict_refuses_its_model_because_its_inputs_cannot_be_read_from_files(said: dict[str, Answer]) -> None:
-    message = "`predict` does not support the kind of inputs `points` of this model: files and values cannot be turned into such inputs"
+    message = "`predict` does not support the kind of inputs `points` of this model: it has no module predict.py"
     assert (said["predict"].code, said["predict"].errors) == (2, f"error: {message}\n")
 
 

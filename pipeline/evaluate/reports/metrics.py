@@ -12,7 +12,6 @@ from pipeline.core.refusal import Refusal
 from pipeline.inference import scores
 from pipeline.inference.scores import share
 
-BLOCK_VALUES = 1 << 20
 DIVERGED = "its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
 
 Floats = NDArray[np.float64]
@@ -60,12 +59,7 @@ class Predictions:
 
         The confidence of a sample with a logit that is not finite is NaN.
         """
-        samples, num_classes = logits.shape
-        assert targets.shape == (samples,)
-        rows = max(1, BLOCK_VALUES // num_classes)
-        blocks = [slice(start, start + rows) for start in range(0, samples, rows)]
-        columns = zip(*(compute(logits[block].astype(np.float64), targets[block]) for block in blocks), strict=True)
-        return cls(targets.astype(np.int64), *map(np.concatenate, columns))
+        return cls(targets.astype(np.int64), *compute(logits.astype(np.float64), targets))
 
     @classmethod
     def joined(cls, parts: Sequence["Predictions"]) -> "Predictions":

@@ -1,4 +1,5 @@
-"""Writes and reads what the stages record: `metrics/evaluate.json`, the CSV tables for `dvc plots`, and the training history.
+"""Writes and reads what the stages record: `metrics/evaluate.json`, the CSV tables for `dvc plots`, the training history, and the table of
+predictions, `predictions/test.parquet`, with a row for each sample of the test split, in the order of the split.
 
 The model's label is the first digits of its file's SHA-256.
 """
@@ -7,16 +8,20 @@ import csv
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pipeline.core import files, untrusted
 from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import Refusal, counted
-from pipeline.evaluate.reports.metrics import Integers
+from pipeline.evaluate.reports.metrics import Integers, SampleScores
 from pipeline.inference.digits import rounded
 from pipeline.inference.scores import Calibration
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Row = Mapping[str, object]
 """A row of the training history. Its values may be text or numbers."""
@@ -29,8 +34,11 @@ PARTS = {"per_class": "class", "per_label": "label"}
 POSITIVE = "positive_class"
 """The key of the name of the class that further scores of two classes are measured of."""
 LONGEST_CLASS = 40
-MOST_BYTES = 2**26
-"""Upper bound for `metrics/evaluate.json`: enough for the scores of some hundred thousand classes."""
+ORIGIN = b"pipeline.origin"
+"""The key of the file's metadata with the digest of all that decides the predictions: equal origins have equal predictions."""
+SCORES = ("loss", "correct", "num_targets")
+"""The columns of every task, but `correct` for numbers. The sum of `correct` divided by that of `num_targets` is the accuracy; that of `loss`, the
+loss."""
 
 
 def labelled(scores: Mapping[str, Any], model: Path) -> dict[str, Any]:
@@ -55,7 +63,7 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
     Raises Refusal if the file at `path` is missing or unreadable, or does not have the format of this version of the pipeline.
     """
     try:
-        content = json.loads(untrusted.read(path, MOST_BYTES))
+        content = json.loads(path.read_bytes())
         found: dict[str, Any] = content[TEST]
         result_line(found)  # raises if a score that the line shows is missing
         of = str(content[MODEL])
@@ -99,12 +107,13 @@ BASELINES = {
 def result_line(scores: Mapping[str, Any]) -> str:
     """Return a line for the user with the main score and the number of samples, such as `test loss 0.1234 on 500 samples`.
 
-    It ends with what `beside_main_score` returns. If `scores` has a confidence interval of the main score, the line shows the interval too.
+    It ends with what `beside` returns. If `scores` has a confidence interval of the main score, the line shows the interval too.
     """
     name = main_score(scores)
     interval = scores.get(f"{name}_interval")
     between = f" (between {rounded(interval['low'])} and {rounded(interval['high'])})" if interval else ""
-    return f"test {name} {rounded(scores[name])}{between} on {counted(scores['samples'], 'sample')}{beside_main_score(scores)}"
+    others = "".join(f"; {what}: {value}" for what, value in beside(scores))
+    return f"test {name} {rounded(scores[name])}{between} on {counted(scores['samples'], 'sample')}{others}"
 
 
 def main_score(scores: Mapping[str, Any]) -> str:
@@ -112,17 +121,20 @@ def main_score(scores: Mapping[str, Any]) -> str:
     return "exact_match" if "chrf" in scores else next(name for name in HEADLINES if name in scores)
 
 
-def beside_main_score(scores: Mapping[str, Any]) -> str:
-    """Return what the main score may hide: the chrF of texts, the scores of guesses, and the lowest F1 of a class; "" if `scores` has none of them."""
-    text = f"; chrF {scores['chrf']:.2f}" if "chrf" in scores else ""
-    text += "".join(f"; {what}: {rounded(scores[name])}" for name, what in BASELINES.items() if name in scores)
+def beside(scores: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what the main score may hide, as names and values: the chrF of texts, the scores of guesses, and the lowest F1 of a class."""
+    found = [("chrF", f"{scores['chrf']:.2f}")] if "chrf" in scores else []
+    found += [(what, rounded(scores[name])) for name, what in BASELINES.items() if name in scores]
     if POSITIVE in scores:
-        text += f"; positive class: {untrusted.shown(scores[POSITIVE], LONGEST_CLASS)}"
-    if part := parts(scores):
-        present = ((name, each["f1"]) for name, each in scores[part].items() if each.get("support", 1))
-        name, lowest = min(present, key=itemgetter(1), default=("", 0.0))
-        text += f"; lowest F1: {rounded(lowest)} ({PARTS[part]} {untrusted.shown(name, LONGEST_CLASS)})"
-    return text
+        found.append(("positive class", untrusted.shown(scores[POSITIVE], LONGEST_CLASS)))
+    for name, lowest in ranked(scores)[:1]:
+        found.append(("lowest F1", f"{rounded(lowest['f1'])} ({PARTS[str(parts(scores))]} {untrusted.shown(name, LONGEST_CLASS)})"))
+    return found
+
+
+def ranked(scores: Mapping[str, Any]) -> list[tuple[str, Mapping[str, float]]]:
+    """Return the scores of each class or label, the lowest F1 first, and those without samples last; [] if the task has none."""
+    return sorted(scores.get(parts(scores) or "", {}).items(), key=lambda part: (not part[1].get("support", 1), part[1]["f1"]))
 
 
 def parts(scores: Mapping[str, Any]) -> str | None:
@@ -135,10 +147,9 @@ def read_table(path: Path, stage: str) -> list[dict[str, str]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
-    except FileNotFoundError:
-        raise Refusal(f"{path}: is missing: run `git restore {path.parent}` if it was committed, or `dvc repro -f {stage}`") from None
     except (OSError, ValueError, csv.Error) as error:
-        raise Refusal(f"{path}: cannot be read ({error}): run `dvc repro -f {stage}`") from None
+        remedy = f"run `git restore {path.parent}` if it was committed, or `dvc repro -f {stage}`"
+        raise Refusal(f"{path}: cannot be read ({untrusted.reason(error)}): {remedy}") from None
 
 
 def metrics_at(step: int, rows: Iterable[Mapping[str, str]], *splits: str) -> dict[str, float]:
@@ -174,3 +185,37 @@ def write_reliability(path: Path, calibration: Calibration) -> None:
 def write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a CSV file atomically, with numbers at full precision."""
     files.write_text(path, files.as_csv(header, rows))
+
+
+def predictions_table(scores: SampleScores, keys: Sequence[str] | None) -> "pa.Table":
+    """Return the predictions with the place of each sample in the source (`key`), or without `key` if `keys` is None."""
+    import pyarrow as pa  # late: it takes 0.2 s
+
+    columns = {**scores.answers, **{name: column for name in SCORES if (column := getattr(scores, name)) is not None}}
+    if keys is not None:
+        columns = {"key": [untrusted.storable(key) for key in keys], **columns}
+    return pa.table(columns)
+
+
+def write_predictions(path: Path, predictions: "pa.Table", *, origin: str) -> None:
+    """Write the table of predictions atomically. Equal arguments give equal bytes."""
+    from pyarrow import parquet
+
+    with files.replacing(path) as draft, draft.open("wb") as file:
+        parquet.write_table(predictions.replace_schema_metadata({ORIGIN: origin}), file)
+
+
+def sample_scores(path: Path, origin: str) -> SampleScores | None:
+    """Return the scores of each sample, without the task's own columns; None if there is no table of
+    predictions, if it is damaged, or has another origin.
+    """
+    from pyarrow import parquet
+
+    try:
+        with path.open("rb") as file:
+            found = parquet.ParquetFile(file).read()
+        columns = {name: np.asarray(found[name]) for name in SCORES if name in found.column_names}
+        scores = SampleScores(columns["loss"], columns.get("correct"), columns["num_targets"])
+    except Exception:  # pyarrow may raise any exception on damaged bytes, and predicting anew needs no table
+        return None
+    return scores if (found.schema.metadata or {}).get(ORIGIN) == origin.encode() else None

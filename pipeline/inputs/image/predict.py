@@ -4,7 +4,7 @@
 on white, resized so that it just covers height and width, centre-cropped. An image that already has this size keeps its pixels.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,17 +32,16 @@ class Reader:
     def __init__(self, inputs: ImageInputs) -> None:
         self.inputs = inputs
 
-    def read(self, file: Member) -> Iterator[tuple[str, Row | Refusal]]:
-        """Read one image file. Yield a single pair: the name of the file, and its image as `prepare` would store it.
+    def read(self, file: Member) -> Row:
+        """Return the image in a file as `prepare` would store it.
 
         Raises Refusal if the image cannot be decoded, or if the model's images do not have 1 or 3 channels. Exceptions of `file.read` are
-        passed on. This is an iterator because files of other kinds of inputs may contain several samples, some of them unreadable.
+        passed on.
         """
         try:
-            decoded = images.decode(file.read(), **self.size, max_pixels=MAX_PIXELS)
+            return self.pixels(images.decode(file.read(), **self.size, max_pixels=MAX_PIXELS))
         except (images.Corrupt, images.Oversized) as error:
             raise Refusal(f"cannot be decoded: {error}") from None
-        yield file.name, self.pixels(decoded)
 
     def expected(self) -> str:
         """Describe the images that are sent to a model in MLflow, for people."""

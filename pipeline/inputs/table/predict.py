@@ -1,7 +1,6 @@
 """Turns the rows of tables, and rows that are given in Python, into stored samples, to use a model with nothing but its model file."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from io import BytesIO
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,11 +12,9 @@ from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import shown
 from pipeline.inference.batch import Batch
 from pipeline.inputs.table.description import CategoryColumn, NumberColumn, TableInputs
-from pipeline.prepare.reading import encodings, formats, streams, tables
+from pipeline.prepare.reading import formats
 from pipeline.prepare.reading.cells import Cells, by_value, is_missing, without
-from pipeline.prepare.reading.file_tree import Member
 from pipeline.prepare.reading.json_rows import cell_text
-from pipeline.prepare.reading.tables import Block, Named
 
 MOST_NAMED = 3
 
@@ -28,22 +25,11 @@ class Reader:
     strings_are_paths: ClassVar[bool] = True
 
     def __init__(self, inputs: TableInputs) -> None:
-        self.inputs, self.encoding = inputs, encodings.UTF8
+        self.inputs = inputs
         self.columns = [column.name for column in inputs.columns]
         self.num_unknown, self.first_unknown = 0, ""
         self.far = dict[str | int, str]()
         """The first number far outside of those of train in each column that has one, as a text."""
-
-    def blocks(self, file: Member, columns: Named) -> Iterator[Block]:
-        """Yield the rows of a file whose name does not say that it is a table, such as standard input: JSON lines, or else CSV."""
-        found = list(streams.decoded_blocks(BytesIO(file.read()), self.encoding, f"source.root: {shown(file.name)}"))
-        yield from tables.blocks_of(lambda: found, ".jsonl" if found[0].text.lstrip().startswith("{") else ".csv", "", columns)
-
-    def lacking(self, column: object) -> Refusal:
-        """Return what is said of a table without a column that the model reads."""
-        known = shown(", ".join(map(str, self.columns)))
-        problem = f"has no column {shown(column, 60)}, or several, but the model reads {known}"
-        return Refusal(f"{problem}: write it once, with empty cells if it has no values")
 
     def stored(self, places: Sequence[str], cells: Sequence[Cells]) -> tuple[Floats, dict[int, Refusal]]:
         """Return the stored rows (n, columns) for the cells of the columns, and the reason why by the number of each row that cannot be read.

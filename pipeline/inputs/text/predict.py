@@ -1,12 +1,10 @@
 """Turns texts, the lines of text files and the fields of tables into stored samples, to use a model with nothing but its model file."""
 
-import codecs
-import json
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from io import BytesIO
+from io import BufferedReader, TextIOWrapper
 from itertools import islice
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,15 +17,13 @@ from pipeline.inference.batch import Batch, without_padding
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.reading import delimited, encodings, lines, tables
 from pipeline.prepare.reading.cells import Cells, texts
-from pipeline.prepare.reading.file_tree import Member
+from pipeline.prepare.reading.delimited import LONGEST_FIELD
 
 Row = NDArray[np.int32]
-SAMPLED_LINES = 1000
 MOST_BYTES = 256 * 2**20
-"""Upper bound for a file that is read into memory."""
-NO_TOKENS = "has no tokens: write a text"
-MOST_LINE_BYTES = 4 * 2**20
-"""A longer line is refused. As many bytes are read at once."""
+"""Upper bound for a file that is one text."""
+INVALID = re.compile("[\udc80-\udcff]")
+"""What Python's error handler `surrogateescape` makes of bytes that are not valid."""
 
 
 class Reader:
@@ -40,51 +36,61 @@ class Reader:
         self.num_truncated, self.first_truncated = 0, ""
         self.encoding = encodings.UTF8
 
-    def read(self, file: Member) -> Iterator[tuple[str, Row | Refusal]]:
-        """Yield the texts of a file that fits into memory. Raises what `file.read` raises."""
-        yield from self.lines(file.name, BytesIO(file.read()))
-
-    def lines(self, name: str, stream: IO[bytes]) -> Iterator[tuple[str, Row | Refusal]]:
+    def lines(self, name: str, stream: "BufferedReader[Any]") -> Iterator[tuple[str, Row | Refusal]]:
         """Yield the text of each line, called `name:LINE`, or the reason why it cannot be read. Holds one line in memory.
 
-        If each file was one text in the training, yield that of the whole stream instead, called `name`. Raises Refusal if the first line
-        has the name of the column of the training, or if the stream has a NUL byte, unless it is a pipe: the lines of a pipe are read as
-        they arrive.
+        If each file was one text in the training, yield that of the whole stream instead, called `name`. Raises Refusal if the beginning of
+        the stream seems to be that of a table or has a NUL character, as files that are no texts have, and at a line with more than
+        LONGEST_FIELD characters.
         """
+        start = stream.peek()
+        encoding = encodings.marked(start) or self.encoding
         if self.inputs.whole_files:
-            yield name, self.line(tables.checked_text(text_of(stream.read(MOST_BYTES), self.encoding), ""), name)
+            yield name, self.line(text_of(stream.read(MOST_BYTES), encoding), name)
             return
-        encoding = self.encoding
-        if stream.seekable():
-            stream, encoding = with_lines_of_bytes(stream, encoding)
-            refuse_binary(stream)
-            refuse_fields(stream, encoding, self.inputs.column)
-        for number, line in enumerate(bounded_lines(stream), start=1):
-            place = f"{name}:{number}"
-            try:
-                text = decoded(line, encoding)
-                if number == 1:
-                    refuse_header(text, self.inputs.column)
-                yield place, self.line(text, place)
-            except NamesOfColumns:
-                raise
-            except Refusal as refusal:
-                yield place, refusal
+        sample = start.decode(encoding, "replace")
+        if "\0" in sample:
+            remedy = "leave it out, or name its encoding, as by `--encoding utf-16-le`"
+            raise Refusal(f"has a NUL character, so it is no text in {encoding.upper()}: {remedy}")
+        refuse_table(sample, self.inputs.column)
+        text = TextIOWrapper(stream, encoding, "surrogateescape", newline="\n")
+        try:
+            for number, ended in enumerate(iter(lambda: text.readline(LONGEST_FIELD + 1), ""), start=1):
+                line = ended.removesuffix("\n").removesuffix("\r")
+                if len(line) > LONGEST_FIELD:
+                    raise Refusal(f"line {number} has more than {LONGEST_FIELD} characters: divide the line")
+                place = f"{name}:{number}"
+                try:
+                    yield place, self.line(checked(line, encoding), place)
+                except Refusal as refusal:
+                    yield place, refusal
+        finally:
+            text.detach()  # the stream is the caller's
 
     def stored(self, places: Sequence[str], cells: Sequence[Cells]) -> tuple[NDArray[np.int32], dict[int, Refusal]]:
         """Return the rows (n, length) of the texts of a column, and the reason why by the number of each that cannot be read.
 
         `cells` has this column, and `places` the names of the texts.
         """
-        given, refused = texts(cells[0]).to_pylist(), dict[int, Refusal]()
+        return self.rows(places, texts(cells[0]).to_pylist())
+
+    def rows(self, places: Sequence[str], given: list[Any]) -> tuple[NDArray[np.int32], dict[int, Refusal]]:
+        """Return the rows (n, length) of texts as `prepare` stores them, and the reason why by the number of each that cannot be read.
+
+        Count those that are truncated.
+        """
+        refused = dict[int, Refusal]()
         for at, text in enumerate(given):
             try:
                 tables.checked_text(text, "")
             except Refusal as refusal:
                 given[at], refused[at] = "", refusal
-        rows, lengths = self.tokenized(given, places)
+        rows, lengths = self.tokenizer.rows(given, self.inputs.length)
+        if len(truncated := np.flatnonzero(lengths > self.inputs.length)):
+            self.first_truncated = self.first_truncated or places[truncated[0]]
+            self.num_truncated += len(truncated)
         for at in np.flatnonzero(lengths == 0).tolist():
-            refused.setdefault(at, Refusal(NO_TOKENS))
+            refused.setdefault(at, Refusal("has no tokens: write a text"))
         return rows, refused
 
     def expected(self) -> str:
@@ -110,22 +116,12 @@ class Reader:
         return self.line(value, repr(value[:40]))
 
     def line(self, text: str, place: str) -> Row:
-        """Return the row of one text, called `place`. Raises Refusal if it has a NUL or no tokens."""
-        encodings.refuse_nul(text)
-        rows, lengths = self.tokenized([text], [place])
-        if not lengths[0]:
-            raise Refusal(NO_TOKENS if text else "is empty: write a text")
+        """Return the row of one text, called `place`. Raises Refusal if it is empty or has no tokens."""
+        rows, refused = self.rows([place], [text])
+        if refused:
+            raise refused[0]
         row: Row = rows[0]
         return row
-
-    def tokenized(self, given: Sequence[str], places: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the rows (n, length) of texts as `prepare` stores them, and their numbers of tokens. Count those that are truncated."""
-        rows, lengths = self.tokenizer.rows(given, self.inputs.length)
-        truncated = np.flatnonzero(lengths > self.inputs.length)
-        if len(truncated):
-            self.first_truncated = self.first_truncated or places[truncated[0]]
-            self.num_truncated += len(truncated)
-        return rows, lengths
 
     def batch(self, rows: Sequence[Row]) -> Batch:
         """Return the samples as the input of a forward pass, (n, length), cut to the longest one as in training."""
@@ -140,42 +136,27 @@ class Reader:
         return f"{several} more than the {self.inputs.length} tokens that the model reads, and the rest was left out: first {self.first_truncated}"
 
 
-class NamesOfColumns(Refusal):
-    """Raised for a table that is given as a text file."""
-
-
-def refuse_header(line: str, column: object) -> None:
-    """Raise Refusal if the first line of a file has a field, or a key of JSON, that is called like the column of the training, or if it is
-    divided into fields where the column of the training has a number.
+def refuse_table(start: str, column: object) -> None:
+    """Raise Refusal if the first line of a text, of which `start` is the beginning, has a field, or a key of JSON, that is called like the
+    column of the training, or if the lines have several fields where the column of the training has a number: some may be labels.
     """
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        found = None
-    fields = found if isinstance(found, dict) else {field.strip('"') for sign in delimited.SEPARATORS for field in line.split(sign)}
-    if column in fields:
+    sample = [line for line in start.split("\n")[:-1] or [start] if line.strip()]
+    first = sample[0] if sample else ""
+    fields = {field.strip('"') for sign in delimited.SEPARATORS for field in first.rstrip("\r").split(sign)}
+    if column in fields or (first.startswith("{") and f'"{column}":' in first):
         problem = f"its first line has the column {shown(column, 60)}, so it is a table"
-        raise NamesOfColumns(f"{problem}: give a file whose name says so, such as by the suffix .csv")
-    if isinstance(column, int) and any(sign in line for sign in ("\t", "|||", lines.SEVERAL)):
-        raise of_fields("its first line has", column)
+        raise Refusal(f"{problem}: give a file whose name says so, such as by the suffix .csv")
+    if isinstance(column, int) and have_fields(sample):
+        remedy = "give a .tsv file, or the texts alone, one in a line"
+        raise Refusal(f"its lines have several fields, and the model reads field {column}: {remedy}")
 
 
-def of_fields(has: str, column: int) -> NamesOfColumns:
-    remedy = "give a .tsv file, or the texts alone, one in a line"
-    return NamesOfColumns(f"{has} several fields, and the model reads field {column}: {remedy}")
-
-
-def refuse_fields(stream: IO[bytes], encoding: str, column: object) -> None:
-    """Raise Refusal if the first lines are all divided into fields, and the column of the training has a number: some may be labels.
-
-    The position in the stream stays as it is.
-    """
-    start = stream.tell()
-    found = [line.decode(encoding, "replace") for line in islice(bounded_lines(stream), SAMPLED_LINES) if line and line.strip()]
-    stream.seek(start)
-    with suppress(lines.WrongLines):
-        if isinstance(column, int) and len(found) >= lines.FEWEST_LINES and lines.separator(lambda: enumerate(found, 1), ""):
-            raise of_fields("its lines have", column)
+def have_fields(sample: Sequence[str]) -> bool:
+    """Return True if lines seem to be divided into fields, such as a label and a text."""
+    try:
+        return len(sample) >= lines.FEWEST_LINES and lines.separator(lambda: enumerate(sample, 1), "") is not None
+    except lines.WrongLines:
+        return False
 
 
 def text_of(content: bytes, encoding: str) -> str:
@@ -186,44 +167,9 @@ def text_of(content: bytes, encoding: str) -> str:
         raise Refusal(error.advising("--encoding ")) from None
 
 
-def with_lines_of_bytes(stream: IO[bytes], encoding: str) -> tuple[IO[bytes], str]:
-    """Return the stream and its encoding or, if the end of a line has several bytes in it as in UTF-16, its text in UTF-8.
-
-    Raises Refusal if the text is then too long for memory or not valid.
-    """
-    start = stream.tell()
-    found = encodings.marked(stream.read(4)) or encoding
-    stream.seek(start)
-    if len("\n".encode(found).removeprefix(codecs.BOM_UTF8)) == 1:
-        return stream, found
-    content = stream.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise Refusal(f"is {found.upper()} of more than {MOST_BYTES} bytes: convert it to UTF-8")
-    return BytesIO(text_of(content, encoding).encode()), encodings.UTF8
-
-
-def refuse_binary(stream: IO[bytes]) -> None:
-    """Raise Refusal if the rest of the stream has a NUL byte. The position in the stream stays as it is."""
-    start = stream.tell()
-    while block := stream.read(MOST_LINE_BYTES):
-        if b"\0" in block:
-            raise Refusal("has a NUL byte, so it is no text in UTF-8: leave it out, or name its encoding, as by `--encoding utf-16-le`")
-    stream.seek(start)
-
-
-def bounded_lines(stream: IO[bytes]) -> Iterator[bytes | None]:
-    """Yield each line without its end, or None for a line of more than MOST_LINE_BYTES, which is skipped piece by piece."""
-    while line := stream.readline(MOST_LINE_BYTES + 1):
-        if len(line) <= MOST_LINE_BYTES or line.endswith(b"\n"):
-            yield line.removesuffix(b"\n").removesuffix(b"\r")
-            continue
-        while line and not line.endswith(b"\n"):
-            line = stream.readline(MOST_LINE_BYTES)
-        yield None
-
-
-def decoded(line: bytes | None, encoding: str) -> str:
-    """Return a line as text, without a byte order mark. Raises Refusal if it is too long or not valid."""
-    if line is None:
-        raise Refusal(f"has more than {MOST_LINE_BYTES} bytes: divide the line")
-    return text_of(line, encoding)
+def checked(line: str, encoding: str) -> str:
+    """Return a line unchanged. Raises Refusal if it has a byte that is not valid, which Python has decoded as a surrogate."""
+    if INVALID.search(line):
+        encoding = encoding.removesuffix("-sig")
+        text_of(line.encode(encoding, "surrogateescape"), encoding)
+    return line

@@ -24,7 +24,7 @@ from pipeline.core.spec import Spec
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate import stage
 from pipeline.evaluate.params import EvaluateParams
-from pipeline.evaluate.reports import predictions
+from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.metrics import SampleScores, accuracy_interval
 from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
@@ -217,8 +217,8 @@ class EvaluationSplit:
         stage.refuse_other_data(model.manifest.spec, self.prepared.spec, model=Path(model.name), data=self.paths.prepared)
         network = model_file.rebuild(model.weights, model.manifest, Path(model.name))
         origin = stage.origin_of(model.digest, model.manifest, self.prepared, self.machine, self.params, self.paths)
-        if recorded := predictions.sample_scores(self.paths.predictions, origin):
-            return Scored(model, recorded)
+        if known := recorded.sample_scores(self.paths.predictions, origin):
+            return Scored(model, known)
         return Scored(model, self.judged(network, model.manifest))
 
     def score_together(self, models: Sequence[ComparedModel]) -> Scored:

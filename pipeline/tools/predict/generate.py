@@ -11,15 +11,14 @@ from pipeline.core.refusal import Refusal, counted
 
 if TYPE_CHECKING:
     from pipeline.core.tokenizer import Tokenizer
-    from pipeline.evaluate.generation import Generative
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters, except tab and line feed. The vocabulary of a stranger's model may contain them, and a terminal obeys them."""
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Python's character for a byte of the command line that is not UTF-8."""
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
-WINDOW, KEPT = 64, 4
-"""At most WINDOW tokens are decoded for each new token; then the last KEPT of them stay. No character has more bytes than KEPT."""
+LONGEST_CHARACTER = 4
+"""In tokens: no character has more bytes."""
 
 
 def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: float | None, seed: int, length: int) -> None:
@@ -51,10 +50,7 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     settings = GenerationSettings(temperature=temperature, top_k=top_k, top_p=top_p, length=length, seed=seed)
     count = show(prompt, tokens, generate(loaded, tokens, tokenizer=tokenizer.description, settings=settings), tokenizer.decode)
     if count < length:
-        longest = cast("Generative", loaded.network).longest
-        is_full = longest is not None and count + max(1, len(tokens)) == longest
-        reason = f"a text of this model has at most {longest} tokens, with its prompt" if is_full else "the model ended the text"
-        print(f"generate: stopped after {counted(count, 'token')}: {reason}", file=sys.stderr)
+        print(f"generate: stopped after {counted(count, 'token')}: the model ended the text, or can read no more tokens", file=sys.stderr)
 
 
 def refuse_invalid(prompt: str, *, temperature: float, top_k: int | None, top_p: float | None, length: int) -> None:
@@ -104,20 +100,13 @@ def pieces(prompt: Sequence[int], generated: Iterable[int], decode: Callable[[Se
     """Yield the text that each of the `generated` tokens adds: all characters that are now complete. At the end, yield the rest of the text.
 
     An incomplete last character becomes U+FFFD in the rest. `prompt` has the tokens of the prompt, because the first generated token may
-    complete the last character of the prompt. Only the last tokens are decoded: a character that is still incomplete needs KEPT at most.
+    complete the last character of the prompt.
     """
-
-    def complete(tokens: Sequence[int]) -> str:
-        return decode(tokens).removesuffix(INCOMPLETE)
-
-    window = list(prompt[-KEPT:])
-    num_yielded = len(complete(window))
+    tokens = [*prompt[-LONGEST_CHARACTER:]]
     for token in generated:
-        window.append(token)
-        text = complete(window)
-        yield text[num_yielded:]
-        if len(window) == WINDOW:
-            window = window[-KEPT:]
-            text = complete(window)
-        num_yielded = len(text)
-    yield decode(window)[num_yielded:]
+        known = decode(tokens).removesuffix(INCOMPLETE)
+        tokens.append(token)
+        yield decode(tokens).removesuffix(INCOMPLETE)[len(known) :]
+        tokens = tokens[-LONGEST_CHARACTER:]
+    text = decode(tokens)
+    yield text[len(text.removesuffix(INCOMPLETE)) :]

@@ -1,24 +1,25 @@
 """Reads the inputs that a user names: files, tables, folders, archives, arrays and standard input. Of images, only names are held in memory."""
 
+import io
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from math import prod
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-import numpy as np
 import pyarrow as pa
 
 from pipeline.core import untrusted
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
-from pipeline.core.untrusted import reason
+from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.reading import archives, encodings, parquet, tables
 from pipeline.prepare.reading.arrayfile import ArrayFile
 from pipeline.prepare.reading.cells import Cells
@@ -28,125 +29,198 @@ from pipeline.prepare.reading.listed_images import ListedImage, located
 from pipeline.prepare.reading.parquet import MissingColumn, ParquetImages
 from pipeline.prepare.reading.tables import Block, Named
 from pipeline.prepare.reading.workers import on_threads
-from pipeline.tools.predict.protocols import OPTION, Chunk, FileReader, LineReader, Reader, Reading, RowReader, TableColumn
+from pipeline.tools.predict.protocols import Chunk, FileReader, LineReader, Reader, Reading, RowReader
 
-STANDARD_INPUT, KEEP = "-", "--keep"
-NO_COLUMN = Refusal(f"is no table of rows or texts, so it has no column to keep: leave {KEEP} out")
+STANDARD_INPUT, OPTION, KEEP = "-", "--column", "--keep"
 STREAM = Path("/dev/stdin")
 """Stands for standard input that is read as it arrives."""
+LOOKED_AT_BYTES = 1 << 16
+"""The bytes at the beginning of a file of lines by which its encoding is found, and refused what is a table."""
 BLOCK_BYTES = 1 << 20
 MOST_ROWS, MOST_TEXTS = 65_536, 1024
 """Rows of a table that are read at once: a text may take 65,536 tokens."""
+MOST_NAMED = 8
+NO_TABLE = f"is no table, which {KEEP} and a model of rows need: give a file whose name ends in {', '.join(tables.FORMATS)}"
 NUMPY_START, ZIP_STARTS = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06")
 TAR_MARK = slice(257, 262)
 """The bytes of a tar archive that contain the word `ustar`."""
-Advance = Callable[[int], None]
 
 
-class Source(NamedTuple):
-    """One part of the inputs: files that the user named one after the other, or the contents of a folder, an archive or an `.npy` file.
+class TableColumn(NamedTuple):
+    """The column of a table that has the inputs, unless a model reads whole rows.
 
-    `read(advance)` yields the inputs of this part. For the progress bar, it calls `advance(n)` whenever it has read n more files or array
-    rows. `num_units` is the number of all files or rows.
+    `trained` is the column that the model file records, and `given` that which the user names. Each is None if there is none. `encoding` is
+    that of tables of text.
     """
 
-    num_units: int
-    read: Callable[[Advance], Iterator[Reading | Chunk]]
+    trained: Column | None
+    given: Column | None
+    encoding: str = encodings.UTF8
+
+    def chosen(self, path: Path) -> Column:
+        """Return the column. Raises Refusal with the columns of the table if neither the model file nor the user names one."""
+        column = self.given if self.given is not None else self.trained
+        if column is None:
+            names = [shown(name, 60) for name in tables.names(path, encoding=self.encoding)]
+            remedy = f"add {OPTION} NAME with one of its columns, {listed(names, MOST_NAMED)}"
+            raise Refusal(f"is a table, and the model file does not say from which column its inputs are: {remedy}")
+        return column
+
+    def blocks(self, path: Path, columns: Named) -> Iterator[Block]:
+        """Yield the rows of a table with their cells in some columns, read as `prepare` reads them. The first is that of the inputs."""
+        try:
+            yield from tables.blocks(path, columns, encoding=self.encoding)
+        except MissingColumn as refusal:
+            if self.given is not None or refusal.column != self.trained:
+                raise
+            raise Refusal(f"{refusal} (the model reads the column {shown(self.trained, 60)}; {OPTION} reads another one)") from None
 
 
+@dataclass(frozen=True)
 class RawInputs:
-    """All inputs that a user named, for a model whose inputs `reader` reads. `sources` read them.
+    """Reads inputs for a model whose inputs `reader` reads.
 
     `column` is the column of the inputs in tables, and `workers` the number of threads that decode files. `keep` are columns of tables whose
-    cells are kept beside the inputs. `problems` are the names that could not be opened, each with a Refusal. `unused` are the names of
-    files that are no inputs.
+    cells are kept beside the inputs. `on_unused` is called with the name of each file of a folder or archive that this model does not read.
     """
 
-    def __init__(self, reader: Reader, column: TableColumn, workers: int, keep: Sequence[str] = ()) -> None:
-        self.reader, self.column, self.workers, self.keep = reader, column, workers, keep
-        self.sources: list[Source] = []
-        self.problems: list[Reading] = []
-        self.unused: list[str] = []
+    reader: Reader
+    column: TableColumn
+    workers: int
+    keep: Sequence[str] = ()
+    on_unused: Callable[[str], None] = lambda _: None
 
-    @property
-    def num_units(self) -> int:
-        """Return the number of files and of array rows."""
-        return sum(source.num_units for source in self.sources)
+    def read(self, names: Iterable[str | Path]) -> Iterator[Reading | Chunk]:
+        """Yield every input that `names` name, as a stored sample or as a Refusal that says why it cannot be read; rows of tables in chunks.
 
-    def read(self, advance: Advance = lambda _: None) -> Iterator[Reading | Chunk]:
-        """Yield every input with its name, as a stored sample or as a Refusal that says why it cannot be read; rows of tables in chunks."""
-        yield from self.problems
-        for source in self.sources:
-            yield from source.read(advance)
-
-    def add_files(self, named: Sequence[tuple[str, Path]]) -> None:
-        """Add neighbouring files. They are one source, so that they are decoded side by side, unless they are read line by line."""
-        if self.keep and not isinstance(self.reader, RowReader):
-            self.problems += [(name, NO_COLUMN) for name, _ in named]
-            return
-        if isinstance(self.reader, LineReader):
-            self.sources.extend(Source(1, partial(read_lines, name, path, self.reader)) for name, path in named)
-            return
-        members = [Member(name, Content(partial(untrusted.read, path, MAX_MEMBER_BYTES))) for name, path in named]
-        self.sources.append(Source(len(members), partial(self.read_files, members)))
-
-    def read_files(self, members: Iterable[Member], advance: Advance) -> Iterator[Reading | Chunk]:
-        """Yield the inputs of all files, in order. They are decoded on threads, except lines: all those of a file would be held in memory."""
-
-        def readings_of(member: Member) -> Iterator[Reading | Chunk]:
-            if isinstance(reader := self.reader, RowReader):
-                return without_failure(member.name, partial(self.chunks, member.name, partial(reader.blocks, member), reader.columns))
-            assert isinstance(reader, FileReader)
-            return iter([(member.name, NO_COLUMN)]) if self.keep else without_failure(member.name, partial(reader.read, member))
-
-        read_all = (
-            map(readings_of, members)
-            if isinstance(self.reader, LineReader | RowReader)
-            else (found for _, found in on_threads(lambda member: list(readings_of(member)), members, workers=self.workers))
-        )
-        for readings in read_all:
-            yield from readings
-            advance(1)
-
-    def add_table(self, name: str, path: Path) -> None:
-        self.sources.append(Source(1, partial(self.read_table, name, path)))
-
-    def read_table(self, name: str, path: Path, advance: Advance) -> Iterator[Reading | Chunk]:
-        """Yield the rows of a table, its fields in the column, or the files that they list or hold, as the reader needs."""
-
-        def read() -> Iterator[Reading | Chunk]:
-            if isinstance(self.reader, RowReader):
-                blocks = partial(tables.blocks, path, encoding=self.column.encoding)
-                yield from self.chunks(name, blocks, self.reader.columns, stored_types(path, self.keep))
-            elif isinstance(self.reader, LineReader):
-                yield from self.chunks(name, partial(self.column.blocks, path), [self.column.chosen(path)], stored_types(path, self.keep))
-            else:
-                yield from self.listed_files(name, path)
-
-        yield from without_failure(name, read)
-        advance(1)
-
-    def chunks(
-        self,
-        name: str,
-        blocks: Callable[[Named], Iterable[Block]],
-        columns: Sequence[Column],
-        types: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Iterator[Reading | Chunk]:
-        """Yield the rows of a table, called `name:LINE`, and before those of a block the ones that cannot be read.
-
-        `blocks` reads some columns of the table. `columns` are those of the inputs, and `types` the Arrow types of those to keep, if they are known.
+        `names` are paths, or `-` for standard input. Neighbouring files are decoded side by side.
         """
-        assert isinstance(self.reader, LineReader | RowReader)
-        key = "" if isinstance(self.reader, RowReader) else OPTION
-        keep: dict[str, Column] = {
-            column: int(column) if isinstance(columns[0], int) and column.isdigit() else column for column in self.keep
-        }
+        reads = {"lines": self.lines, "table": self.table, "array": self.array, "tree": self.tree}
+        with ExitStack() as stack:
+            found = (
+                (str(name), stack.enter_context(standard_input(self.reader)) if name == STANDARD_INPUT else Path(name)) for name in names
+            )
+            for kind, group in groupby(found, key=lambda each: self.kind_of(each[1])):
+                if kind == "file":
+                    yield from self.files((name, Member(str(path), OnDisk())) for name, path in group)
+                    continue
+                for name, path in group:
+                    yield from without_failure(name, path, partial(reads[kind], name, path))
+
+    def kind_of(self, path: Path) -> str:
+        """Return what is at `path`: a "tree" (a folder, a tar or zip archive), a "table", an "array" (.npy), a file of "lines", or another "file".
+
+        The name decides that a file is a table, and the first bytes what any other file is. If they cannot be read, reading the file later
+        raises the error that says why.
+        """
+        plain = "lines" if isinstance(self.reader, LineReader) else "file"
+        if path == STREAM:
+            return plain
+        if path.is_dir():
+            return "tree"
+        if tables.suffix_of(path):
+            return "table"
+        if not path.is_file() or not os.access(path, os.R_OK):  # a pipe or a device, from which reading might never end, too
+            return plain
+        with path.open("rb") as file:
+            start = file.read(TAR_MARK.stop)
+        if start.startswith(NUMPY_START):
+            return "array"
+        return "tree" if start.startswith((*ZIP_STARTS, *archives.DECOMPRESSORS)) or start[TAR_MARK] == b"ustar" else plain
+
+    def files(self, named: Iterable[tuple[str, Member]]) -> Iterator[Reading]:
+        """Yield the inputs of files that are no tables, in order. They are decoded on threads, except lines, of which a file may have many."""
+
+        def readings(each: tuple[str, Member]) -> Iterator[Reading]:
+            return without_failure(each[0], Path(each[0]), partial(self.of_file, *each))
+
+        if isinstance(self.reader, LineReader):
+            for each in named:
+                yield from readings(each)
+        else:
+            for _, found in on_threads(lambda each: list(readings(each)), named, workers=self.workers):
+                yield from found
+
+    def of_file(self, name: str, file: Member) -> Iterator[Reading]:
+        """Yield the inputs of one file that is no table. Raises Refusal if a table is needed."""
+        if isinstance(self.reader, LineReader) and not self.keep:
+            yield from self.reader.lines(name, io.BufferedReader(io.BytesIO(file.read()), LOOKED_AT_BYTES))
+        elif isinstance(self.reader, FileReader) and not self.keep:
+            yield name, self.reader.read(file)
+        else:
+            raise Refusal(NO_TABLE)
+
+    def lines(self, name: str, path: Path) -> Iterator[Reading]:
+        """Yield the input of each line of a file of any size, or of standard input."""
+        assert isinstance(self.reader, LineReader)
+        if self.keep:
+            raise Refusal(NO_TABLE)
+        if path == STREAM:
+            yield from self.reader.lines(name, cast("io.BufferedReader[Any]", sys.stdin.buffer))
+            return
+        if not os.path.lexists(path):
+            raise Refusal("there is no such file; a text itself is piped to the input `-`, or in Python passed as a str")
+        untrusted.size_bytes(path)
+        with io.BufferedReader(io.FileIO(path), LOOKED_AT_BYTES) as stream:
+            yield from self.reader.lines(name, stream)
+
+    def array(self, name: str, path: Path) -> Iterator[Reading]:
+        """Yield the rows of an `.npy` file, which are stored samples, called `name[ROW]`."""
+        if self.keep:
+            raise Refusal(NO_TABLE)
+        array = ArrayFile.open(name, lambda: path.open("rb"), untrusted.size_bytes(path))
+        if not array.shape or not array.shape[0]:
+            raise Refusal(f"has shape {array.shape}, so it has no rows")
+        number, row_bytes = 0, array.dtype.itemsize * prod(array.shape[1:])
+        for block in array.blocks(max(1, BLOCK_BYTES // max(1, row_bytes))):
+            for row in block:
+                yield f"{name}[{number}]", self.reader.row(row)
+                number += 1
+
+    def tree(self, name: str, path: Path) -> Iterator[Reading | Chunk]:
+        """Yield the inputs in the files of a folder or archive, first those of tables. Hidden files are left out. Each name begins with `name`.
+
+        Of a model of images, tables are unused, because the images that they list are in the folder, too, but Parquet files of a folder may
+        hold images. Raises Refusal if the folder or archive cannot be listed, or if no file is left.
+        """
+        is_folder, has_tables = path.is_dir(), isinstance(self.reader, LineReader | RowReader)
+        if not is_folder and path.suffix and isinstance(self.reader, LineReader) and not path.name.lower().endswith(archives.SUFFIXES):
+            raise Refusal(f"is packed, but called neither a table nor one of {', '.join(archives.SUFFIXES)}: save it as .csv, or rename it")
+        tree, prefix, in_tables, alone = archives.open_tree(path), f"{name.rstrip('/')}/", list[str](), list[str]()
+        for each in filter(visible_parts, tree.listing().files):
+            suffix = tables.suffix_of(Path(each))
+            if suffix and (has_tables or (is_folder and suffix == parquet.SUFFIX)):
+                in_tables.append(each)
+            elif suffix or isinstance(self.reader, RowReader):
+                self.on_unused(prefix + each)
+            else:
+                alone.append(each)
+        if not in_tables and not alone:
+            raise Refusal("has no files that this model reads")
+        for each in in_tables:
+            yield from without_failure(prefix + each, path / each, partial(self.table, prefix + each, path / each))
+        with tree.contents(alone) as members:
+            yield from self.files((prefix + member.name, member) for member in members)
+
+    def table(self, name: str, path: Path) -> Iterator[Reading | Chunk]:
+        """Yield the rows of a table, or its fields in the column, called `name:LINE`, before those of a block the ones that cannot be read; of
+        a model of images, the inputs in the files that the table lists or holds.
+        """
+        reader = self.reader
+        blocks: Callable[[Named], Iterator[Block]] = partial(tables.blocks, path, encoding=self.column.encoding)
+        if isinstance(reader, RowReader):
+            columns, key, size = reader.columns, "", MOST_ROWS
+        elif isinstance(reader, LineReader):
+            columns, key, size, blocks = [self.column.chosen(path)], OPTION, MOST_TEXTS, partial(self.column.blocks, path)
+        else:
+            yield from self.listed_files(name, path)
+            return
+        keep: dict[str, Column] = {title: int(title) if isinstance(columns[0], int) and title.isdigit() else title for title in self.keep}
+        types = stored_types(path) if keep else {}
         try:
-            named = [*((key, column) for column in columns), *((KEEP, column) for column in keep.values())]
-            for block in parts(blocks(named), MOST_ROWS if isinstance(self.reader, RowReader) else MOST_TEXTS):
+            for block in parts(blocks([*((key, column) for column in columns), *((KEEP, column) for column in keep.values())]), size):
                 places = [f"{name}:{line}" for line in block.lines.tolist()]
-                samples, refused = self.reader.stored(places, [block.cells[column] for column in columns])
+                samples, refused = reader.stored(places, [block.cells[column] for column in columns])
                 kept = {title: as_stored(block.cells[column], types.get(title)) for title, column in keep.items()}
                 if refused:
                     yield from ((places[at], refusal) for at, refusal in sorted(refused.items()))
@@ -157,167 +231,52 @@ class RawInputs:
         except encodings.NotDecoded as error:
             raise Refusal(error.advising("--encoding ")) from None
         except MissingColumn as error:
-            if isinstance(self.reader, RowReader) and error.column in columns:
-                raise self.reader.lacking(error.column) from None
-            raise
+            if isinstance(reader, LineReader) or error.column not in columns:
+                raise
+            problem = f"has no column {shown(error.column, 60)}, or several, but the model reads {shown(', '.join(map(str, columns)))}"
+            raise Refusal(f"{problem}: write it once, with empty cells if it has no values") from None
 
-    def listed_files(self, name: str, path: Path) -> Iterator[Reading | Chunk]:
+    def listed_files(self, name: str, path: Path) -> Iterator[Reading]:
         """Yield the inputs in the files that a table lists in the column, by their paths, or holds, called `name:ROW`."""
+        column = self.column.chosen(path)
         tree: Tree
-        if tables.suffix_of(path) == parquet.SUFFIX and parquet.holds_images(path, str(self.column.chosen(path))):
-            tree, prefix = ParquetImages(path, str(self.column.chosen(path))), f"{name}:"
+        if tables.suffix_of(path) == parquet.SUFFIX and parquet.holds_images(path, str(column)):
+            tree, prefix = ParquetImages(path, str(column)), f"{name}:"
             found = tree.listing().files
         else:
             tree, prefix = archives.Folder(path.parent), name.removesuffix(path.name)
-            listed = [ListedImage(path, line, str(value), "") for line, value in self.column.values(path)]
-            found = located(listed, tree.listing().files, path.parent)
+            rows = tables.records(self.column.blocks(path, [(OPTION, column)]))
+            found = located([ListedImage(path, line, str(cells[column]), "") for line, cells in rows], tree.listing().files, path.parent)
         with tree.contents(found) as members:
-            yield from self.read_files(renamed(members, prefix), lambda _: None)
-
-    def add_tree(self, name: str, path: Path) -> None:
-        """Add the files of the folder or archive at `path`, without hidden files. The name of each will begin with `name`.
-
-        A table that lists images is added to `unused`, because its images are in the folder, too; in an archive, Parquet files are not
-        read. Raises Refusal if the folder or archive cannot be listed, or if it has no files.
-        """
-        reads_lines, reads_rows = isinstance(self.reader, LineReader), isinstance(self.reader, RowReader)
-        lists_images = not (reads_lines or reads_rows)
-        if reads_lines and not path.is_dir() and path.suffix and not path.name.lower().endswith(archives.SUFFIXES):
-            raise Refusal(f"is packed, but called neither a table nor one of {', '.join(archives.SUFFIXES)}: save it as .csv, or rename it")
-        tree = archives.open_tree(path)
-        found = [each for each in tree.listing().files if visible_parts(each)]
-        if not found:
-            raise Refusal("has no files")
-        prefix = f"{name.rstrip('/')}/"
-
-        def read(files: list[str], advance: Advance) -> Iterator[Reading | Chunk]:
-            try:
-                with tree.contents(files) as members:
-                    yield from self.read_files(renamed(members, prefix), advance)
-            except Refusal as error:  # the archive is damaged from here on
-                yield name, problem(error, path)
-
-        if not path.is_dir():  # left out before the files are grouped: each source reads the archive from its start
-            readable = () if lists_images else tables.TEXT
-            packed = dict.fromkeys(each for each in found if (suffix := tables.suffix_of(Path(each))) and suffix not in readable)
-            self.unused.extend(prefix + each for each in packed if lists_images)
-            remedy = "is a Parquet file in an archive, which is read only from a folder: unpack the archive"
-            self.problems.extend((prefix + each, Refusal(remedy)) for each in packed if not lists_images)
-            found = [each for each in found if each not in packed]
-        for suffix, group in groupby(found, key=lambda each: tables.suffix_of(Path(each))):
-            files = list(group)
-            if not suffix and not reads_rows:
-                self.sources.append(Source(len(files), partial(read, files)))
-            elif not suffix or (lists_images and suffix != parquet.SUFFIX):
-                self.unused.extend(prefix + each for each in files)
-            else:
-                for each in files:
-                    self.add_table(prefix + each, path / each)
-
-    def add_array(self, name: str, path: Path) -> None:
-        """Add an `.npy` file whose rows are stored samples. Raises Refusal if its rows do not fit the model."""
-        if self.keep:
-            raise NO_COLUMN
-        array = ArrayFile.open(name, lambda: path.open("rb"), untrusted.size_bytes(path))
-        if not array.shape or not array.shape[0]:
-            raise Refusal(f"has shape {array.shape}, so it has no rows")
-        row: Any = np.broadcast_to(np.zeros((), array.dtype), array.shape[1:])  # one element in memory, whatever the header says
-        try:
-            self.reader.row(row)
-        except Refusal as refusal:
-            raise Refusal(f"each row {refusal}") from None
-
-        def read(advance: Advance) -> Iterator[Reading]:
-            number = 0
-            try:
-                for block in array.blocks(max(1, BLOCK_BYTES // max(1, row.nbytes))):
-                    for each in block:
-                        yield f"{name}[{number}]", self.reader.row(each)
-                        number += 1
-                    advance(len(block))
-            except Refusal as error:
-                yield name, problem(error, path)
-
-        self.sources.append(Source(array.shape[0], read))
+            yield from self.files((prefix + member.name, member) for member in members)
 
 
 @contextmanager
-def opened(
-    names: Iterable[str | Path], reader: Reader, column: TableColumn, *, workers: int, keep: Sequence[str] = ()
-) -> Iterator[RawInputs]:
-    """Within this context, give one RawInputs with the inputs that `names` name: paths, or `-` for standard input.
-
-    The files in folders and archives are listed, but no file is decoded yet. A folder, archive or array that cannot be opened is added to
-    `RawInputs.problems`.
-    """
-    inputs = RawInputs(reader, column, workers, keep)
-    with ExitStack() as stack:
-        located = [(str(name), stack.enter_context(standard_input(reader)) if name == STANDARD_INPUT else Path(name)) for name in names]
-        for kind, group in groupby(located, key=lambda each: kind_of(each[1])):
-            if kind == "file":
-                inputs.add_files(list(group))
-                continue
-            add = {"table": inputs.add_table, "array": inputs.add_array}.get(kind, inputs.add_tree)
-            for name, path in group:
-                try:
-                    add(name, path)
-                except (Refusal, OSError) as error:
-                    inputs.problems.append((name, problem(error, path)))
-        yield inputs
-
-
-@contextmanager
-def standard_input(reader: Reader) -> Iterator[Path]:
+def standard_input(reader: Reader) -> Generator[Path]:
     """Within this context, give the path of a temporary file with a copy of standard input. An archive is read twice, so it needs a file.
 
-    If `reader` reads lines, nothing is copied, and the path is that of standard input itself.
+    If `reader` reads lines, nothing is copied, and the path is that of standard input itself. If it reads rows, the file has the suffix of
+    JSON lines or CSV.
     """
     if isinstance(reader, LineReader):
         yield STREAM
         return
-    with tempfile.NamedTemporaryFile(prefix="predict-") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
-        file.flush()
-        yield Path(file.name)
+    with tempfile.TemporaryDirectory(prefix="predict-") as folder:
+        path = Path(folder, "input")
+        with path.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        if isinstance(reader, RowReader):
+            with path.open("rb") as file:
+                is_json = file.read(TAR_MARK.stop).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
+            path = path.rename(path.with_suffix(".jsonl" if is_json else ".csv"))
+        yield path
 
 
-def kind_of(path: Path) -> str:
-    """Return what is at `path`: "folder", "table", "archive" (tar or zip), "array" (.npy) or "file".
+class OnDisk:
+    """Reads a file by its path."""
 
-    The name decides that a file is a table, and the first bytes what any other file is.
-
-    If the path cannot be opened, return "file": reading it later raises the error that says why.
-    """
-    try:
-        if path == STREAM:
-            return "file"
-        if path.is_dir():
-            return "folder"
-        untrusted.size_bytes(path)
-        if tables.suffix_of(path):
-            return "table"
-        with path.open("rb") as file:
-            start = file.read(TAR_MARK.stop)
-    except (OSError, ValueError):
-        return "file"
-    if start.startswith(NUMPY_START):
-        return "array"
-    packed = start.startswith((*ZIP_STARTS, *archives.DECOMPRESSORS)) or start[TAR_MARK] == b"ustar"
-    return "archive" if packed else "file"
-
-
-class Content(NamedTuple):
-    """Reads one file. Its Member has the name that the user sees, such as `photos.zip/cat.png`."""
-
-    load: Callable[[], bytes]
-
-    def read(self, _: str) -> bytes:
-        return self.load()
-
-
-def renamed(members: Iterable[Member], prefix: str) -> Iterator[Member]:
-    """Yield each file with `prefix` before its name."""
-    return (Member(prefix + member.name, Content(member.read)) for member in members)
+    def read(self, path: str) -> bytes:
+        return untrusted.read(Path(path), MAX_MEMBER_BYTES)
 
 
 def parts(blocks: Iterable[Block], size: int) -> Iterator[Block]:
@@ -328,12 +287,12 @@ def parts(blocks: Iterable[Block], size: int) -> Iterator[Block]:
             yield Block(block.lines[chosen], {column: cells[chosen] for column, cells in block.cells.items()})
 
 
-def stored_types(path: Path, columns: Sequence[str]) -> dict[str, Any]:
-    """Return the Arrow types of some columns of a Parquet file; none for columns that are not there, and for other tables, which store texts."""
-    if not columns or tables.suffix_of(path) != parquet.SUFFIX:
+def stored_types(path: Path) -> dict[str, Any]:
+    """Return the Arrow types of the columns of a Parquet file; none for other tables, which store texts."""
+    if tables.suffix_of(path) != parquet.SUFFIX:
         return {}
     with parquet.opened(path) as file:
-        return {field.name: field.type for field in file.schema_arrow if field.name in columns}
+        return {field.name: field.type for field in file.schema_arrow}
 
 
 def as_stored(cells: Cells, stored: Any) -> Cells:
@@ -344,41 +303,14 @@ def as_stored(cells: Cells, stored: Any) -> Cells:
         return cells
 
 
-def read_lines(name: str, path: Path, reader: LineReader, advance: Advance) -> Iterator[Reading | Chunk]:
-    """Yield the input of each line of a file of any size, or of standard input."""
+def without_failure(name: str, path: Path, read: Callable[[], Iterable[Reading | Chunk]]) -> Iterator[Any]:
+    """Yield what `read()` yields, and at its end, if it raised an exception, the reason why the rest of `path` cannot be read.
 
-    def lines() -> Iterator[Reading]:
-        if path == STREAM:
-            yield from reader.lines(name, sys.stdin.buffer)
-            return
-        if not os.path.lexists(path):
-            raise Refusal("there is no such file; a text itself is piped to the input `-`, or in Python passed as a str")
-        untrusted.size_bytes(path)  # raises OSError for a pipe or a device, from which reading might never end
-        with path.open("rb") as stream:
-            yield from reader.lines(name, stream)
-
-    yield from without_failure(name, lines)
-    advance(1)
-
-
-def without_failure(name: str, read: Callable[[], Iterable[Reading | Chunk]]) -> Iterator[Reading | Chunk]:
-    """Yield what `read()` yields, and at its end, if it raised an exception, the reason why the rest of the file `name` cannot be read."""
+    The reason begins with neither the key `source.root` nor the path: the caller adds `name`.
+    """
     try:
         yield from read()
     except Refusal as refusal:
-        yield name, problem(refusal, Path(name))
-    except OSError as error:
-        yield name, Refusal(f"cannot be read: {error.strerror or reason(error)}")
+        yield name, Refusal(refusal.within(str(path), shown(path)).replace(str(path), shown(name)))
     except (*READ_ERRORS, MemoryError) as error:
-        yield name, Refusal(f"cannot be read: {reason(error)}")
-
-
-def problem(error: Exception, path: Path) -> Refusal:
-    """Return a Refusal whose message is only the reason why `path` cannot be read. The caller adds the name of the input.
-
-    The message of `error` may begin with the key `source.root` and with the path. Both are removed. The functions that read a dataset add
-    the key, but it has no meaning for a prediction.
-    """
-    if not isinstance(error, Refusal):
-        return Refusal(f"cannot be read: {reason(error)}")
-    return Refusal(error.within(str(path), untrusted.shown(path)))
+        yield name, Refusal(f"cannot be read: {getattr(error, 'strerror', None) or reason(error)}")

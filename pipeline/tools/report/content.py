@@ -21,25 +21,15 @@ from pipeline.prepare.params import data_name
 from pipeline.runs.terminal import duration
 from pipeline.tools.compare.models import ComparedModel
 
-FIGURES = {
-    "confusion": "Confusion matrix",
-    "predicted": "Predicted and actual",
-    "labels": "Labels",
-    "loss_by_position": "Loss by position",
-    "history": "Training",
-    "reliability": "Calibration",
-    "mistakes": "Most confident mistakes",
-}
+FIGURES = ("confusion", "predicted", "labels", "loss_by_position", "history", "reliability", "mistakes")
 TABLES = {
     "columns": "Columns, by how much the loss rises if their cells are shuffled",
     "mistakes": "Most confident mistakes",
     "surprising": "Least expected passages",
     "texts": "Written texts with the highest loss",
 }
-"""The titles of the figures and tables of the stage `evaluate`, the most important first. Figures of other tasks follow under their own names."""
-BESIDE = ("chrf", "bleu", "loss", "macro_f1", "micro_f1", "exact_match", "bits_per_character", "mae", "r2")
+"""The figures and tables of the stage `evaluate`, the most important first. Other figures follow."""
 MOST_ROWS, LONGEST = 20, 300
-FENCES = re.compile(r"^(# Generated texts|## (?=Temperature)|```text\n|```$)", re.MULTILINE)
 MARKUP = re.compile(r"[\\`*\[\]|~$<>&]|(?<![^\W_])_|_(?![^\W_])|^(?:[#+=-]|[0-9]+(?=[.)](?:\s|$)))")
 """Characters that can begin markup in a dialect of Markdown: some anywhere, some only at the beginning of a line or of a word."""
 
@@ -61,24 +51,21 @@ def report(model: ComparedModel, paths: Paths) -> dict[str, Any]:
     main, source = recorded.main_score(scores), data_name(model.facts.params)
     interval = scores.get(f"{main}_interval")
     between = f"between {rounded(interval['low'])} and {rounded(interval['high'])}, " if interval else ""
-    kind, title = (
-        manifest.spec.inputs.kind.replace("table", "tabular"),
-        manifest.inference.model.title + (f" on {source}" if source else ""),
-    )
-    task = manifest.spec.targets.hub_task.format(inputs=kind)
+    title = manifest.inference.model.title + (f" on {source}" if source else "")
+    task = manifest.spec.targets.hub_task.format(inputs=manifest.spec.inputs.kind.replace("table", "tabular"))
     pictures = {path.stem: path for path in sorted(plots.glob("*.png"))}
     samples = plots / "samples.md"
     return {
         "title": title,
         "subtitle": f"{task.replace('-', ' ')}, model file {model.digest[:12]}",
         "headline": (spoken(main), rounded(scores[main]), f"{between}on {counted(scores['samples'], 'sample', ',')} of test"),
-        "beside": list(beside(scores, main, manifest.spec.num_outputs)),
+        "beside": recorded.beside(scores),
         "figures": [
-            (FIGURES.get(name, spoken(name)), base64.b64encode(pictures[name].read_bytes()).decode())
+            (spoken(name), base64.b64encode(pictures[name].read_bytes()).decode())
             for name in sorted(pictures, key=[*FIGURES, *pictures].index)
         ],
         "tables": [table for table in tables(model, scores, paths) if table.rows],
-        "samples": FENCES.sub("", samples.read_bytes().decode()).strip() if samples.is_file() else "",
+        "samples": samples.read_text(encoding="utf-8").strip() if samples.is_file() else "",
         "commands": "\n".join(commands(model)),
         "metadata": metadata(title, source, task, scores, model),
     }
@@ -86,25 +73,6 @@ def report(model: ComparedModel, paths: Paths) -> dict[str, Any]:
 
 def spoken(name: str) -> str:
     return name.replace("_", " ")
-
-
-def beside(scores: Mapping[str, Any], main: str, num_outputs: int) -> Iterator[tuple[str, str]]:
-    """Yield the scores that show what the main one hides: those of guesses, others of the model, and the lowest F1 of a class."""
-    for name, what in recorded.BASELINES.items():
-        if name in scores:
-            yield f"baseline: {what.removeprefix('always guessing ')}", rounded(scores[name])
-    if main == "perplexity":
-        yield "baseline: a uniform guess", text(num_outputs)
-    for name in BESIDE:
-        if name in scores and name != main:
-            yield spoken(name), rounded(scores[name])
-    if worst := ranked(scores)[:1]:
-        yield f"lowest F1 ({recorded.PARTS[str(recorded.parts(scores))]} {worst[0][0]})", rounded(worst[0][1]["f1"])
-
-
-def ranked(scores: Mapping[str, Any]) -> list[tuple[str, Mapping[str, float]]]:
-    """Return the scores of each class or label, the lowest F1 first, and those without samples last; [] if the task has none."""
-    return sorted(scores.get(recorded.parts(scores) or "", {}).items(), key=lambda part: (not part[1].get("support", 1), part[1]["f1"]))
 
 
 def tables(model: ComparedModel, scores: Mapping[str, Any], paths: Paths) -> Iterator[Table]:
@@ -116,12 +84,9 @@ def tables(model: ComparedModel, scores: Mapping[str, Any], paths: Paths) -> Ite
     names = dict.fromkeys(name for each in numbers.values() for name in each)
     cells = [(spoken(name).replace(".", ", "), *(text(each[name]) if name in each else "" for each in numbers.values())) for name in names]
     yield Table(f"Scores, of the weights of step {manifest.step:,}", ("score", *numbers), cells)
-    worst = ranked(scores)[:MOST_ROWS]
-    columns = tuple(worst[0][1]) if worst else ()
-    part = recorded.PARTS.get(recorded.parts(scores) or "", "")
-    yield Table(
-        f"Lowest F1 of a {part}", (part, *columns), [(name, *(text(each.get(name, "")) for name in columns)) for name, each in worst]
-    )
+    worst, part = recorded.ranked(scores)[:MOST_ROWS], recorded.PARTS.get(recorded.parts(scores) or "", "")
+    header = (part, *worst[0][1]) if worst else ()
+    yield Table(f"Lowest F1 of a {part}", header, [(name, *map(text, each.values())) for name, each in worst])
     for name, title in TABLES.items():
         if (path := paths.evaluation_plots / f"{name}.csv").is_file() and (rows := recorded.read_table(path, "evaluate")[:MOST_ROWS]):
             yield Table(title, tuple(rows[0]), [[text(cell) for cell in row.values()] for row in rows])
@@ -132,11 +97,13 @@ def tables(model: ComparedModel, scores: Mapping[str, Any], paths: Paths) -> Ite
         counts = [(name, text(split.samples), text(split.left_out)) for name, split in record.splits.items()]
         yield Table(f"Data{note}", ("split", "samples", "left out"), counts)
     if run and (cost := run.cost):
-        memory = {f"GPU memory, {name.removesuffix('_megabytes')}": f"{size:,.0f} MB" for name, size in cost.memory_megabytes.items()}
-        energy = {"energy of the GPUs": f"{cost.energy_wh:,.3g} Wh"} if cost.energy_wh is not None else {}
-        rate = {"samples per second": f"{cost.samples_per_second:,.0f}"} if cost.samples_per_second else {}
-        time = f"{duration(cost.time_s)}{f' in {cost.num_sessions} sessions' if cost.num_sessions > 1 else ''}"
-        yield Table("Cost of the training", ("what", "value"), [*({"time": time} | rate | memory | energy).items()])
+        found = {
+            "time": duration(cost.time_s),
+            "samples per second": f"{cost.samples_per_second:,.0f}" if cost.samples_per_second else "",
+            **{f"GPU memory, {name.removesuffix('_megabytes')}": f"{size:,.0f} MB" for name, size in cost.memory_megabytes.items()},
+            "energy of the GPUs": "" if cost.energy_wh is None else f"{cost.energy_wh:,.3g} Wh",
+        }
+        yield Table("Cost of the training", ("what", "value"), [(name, value) for name, value in found.items() if value])
     params = {**facts.params, **flatten(manifest.params)}
     yield Table("Parameters", ("parameter", "value"), [(name, text(formatted(value))) for name, value in params.items()], is_folded=True)
     known: dict[str, object] = {"SHA-256": model.digest, "precision": manifest.precision, **manifest.inputs, **facts.provenance}

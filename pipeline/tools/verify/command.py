@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from pipeline.core.yaml_document import Document
 from pipeline.evaluate import stage
 from pipeline.evaluate.params import EvaluateParams
 from pipeline.evaluate.reports import recorded
-from pipeline.inference import model_file, networks, precision, tensor_file, torch_errors
+from pipeline.inference import model_file, tensor_file, torch_errors
 from pipeline.inference.machine import Machine, is_known, set_determinism
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.tensor_file import Damaged, Tensors
@@ -29,27 +29,13 @@ from pipeline.prepare.progress import progress
 from pipeline.runs import find, provenance, run_description
 from pipeline.runs.find import Found
 from pipeline.runs.record import Record
-from pipeline.train import beginning, memory_format
+from pipeline.train import beginning
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.params import TrainParams
 from pipeline.train.training import Training
 
 HEXADECIMAL = re.compile(r"[0-9a-f]{40,64}")
 NOTHING, UNKNOWN, LONGEST = "nothing", "unknown: ", 200
-
-
-@dataclass(frozen=True)
-class Sides:
-    """Names for the origins of the two compared values, for messages: `expected` is, for example, "the file", and `found` "this machine".
-
-    A message ends with the text `found`, so this text may contain a remedy.
-    """
-
-    expected: str
-    found: str
-
-    def describe(self, expected: object, found: object) -> str:
-        return f"{short(expected)} in {self.expected}, but {short(found)} in {self.found}"
 
 
 @dataclass(frozen=True)
@@ -60,25 +46,25 @@ class ComparedPart:
     difference: str | None
     """The first difference with both values; None if the values are equal."""
 
-    @classmethod
-    def of_texts(cls, name: str, description: str, sides: Sides, *, expected: str, found: str) -> "ComparedPart":
-        """Compare the strings `expected` and `found`, such as digests or commits."""
-        return cls(name, f"{description} ({short(found)})", None if expected == found else sides.describe(expected, found))
 
-    @classmethod
-    def of_values(
-        cls, name: str, description: str, sides: Sides, *, expected: Mapping[str, Any], found: Mapping[str, Any]
-    ) -> "ComparedPart":
-        """Compare nested mappings. The difference names the first differing key, such as `train.steps`, and both values."""
-        different = identity.differences(dict(leaves(expected)), dict(leaves(found)), missing=NOTHING)
-        texts = (f"{untrusted.shown(key, LONGEST)}: {sides.describe(*values)}" for key, values in different)
-        return cls(name, description, next(texts, None))
+Places = tuple[str, str]
+"""The places of two compared values, such as "the file" and "this machine". The second ends a message, so it may contain a remedy."""
 
-    @classmethod
-    def of_weights(cls, name: str, description: str, *, expected: Tensors, found: Tensors) -> "ComparedPart":
-        """Compare the tensors of the model file (`expected`) with those of a new training (`found`) by name, dtype, shape and bits."""
-        differences = (difference(key, expected.get(key), found.get(key)) for key in sorted({*expected, *found}))
-        return cls(name, description, next(filter(None, differences), None))
+
+def compare_values(name: str, description: str, places: Places, expected: Mapping[str, Any], found: Mapping[str, Any]) -> ComparedPart:
+    """Compare nested mappings. The difference names the first differing key, such as `train.steps`, and both values."""
+    different = identity.differences(dict(leaves(expected)), dict(leaves(found)), missing=NOTHING)
+    texts = (f"{untrusted.shown(key, LONGEST)}: {described(places, *values)}" for key, values in different)
+    return ComparedPart(name, description, next(texts, None))
+
+
+def compare_texts(name: str, description: str, places: Places, expected: str, found: str) -> ComparedPart:
+    """Compare two strings, such as digests or commits."""
+    return ComparedPart(name, f"{description} ({short(found)})", None if expected == found else described(places, expected, found))
+
+
+def described(places: Places, expected: object, found: object) -> str:
+    return f"{short(expected)} in {places[0]}, but {short(found)} in {places[1]}"
 
 
 def difference(name: str, expected: Tensor | None, found: Tensor | None) -> str | None:
@@ -87,7 +73,7 @@ def difference(name: str, expected: Tensor | None, found: Tensor | None) -> str 
 
     If only bits differ, the text has the number of elements that differ and the largest absolute difference.
     """
-    if expected is None or found is None or (expected.dtype, expected.shape) != (found.dtype, found.shape):
+    if expected is None or found is None or form(expected) != form(found):
         return f"{name}: {form(expected)} in the file, {form(found)} in the new training"
     # Compare bytes, not values: NaN equals NaN, and 0.0 differs from -0.0.
     bits, others = (tensor.contiguous().flatten().view(torch.uint8).view(*tensor.shape, -1) for tensor in (expected, found.cpu()))
@@ -121,23 +107,15 @@ def run(subject: str, retrain: bool) -> int:
     Raises Refusal if the model file of the run is neither on this machine nor in MLflow.
     """
     paths, environment = Paths(), Environment.read()
-    with find.located(subject, paths, environment) as found:
-        return print_comparisons(comparisons(found, paths, environment, retrain=retrain), retrain=retrain)
-
-
-def print_comparisons(comparisons: Iterable[ComparedPart], *, retrain: bool) -> int:
-    """Print the comparisons as in `run`, and return its exit code."""
     equal, different = list[str](), list[str]()
-    for comparison in comparisons:
-        result = "differs" if comparison.difference else "equal"
-        print(f"verify: {comparison.name:8} {result:7}  {comparison.description}", flush=True)
-        if comparison.difference:
-            print(f"differs: {comparison.name}: {comparison.difference}")
-            different.append(comparison.name)
-            if not (retrain and "code" in different):
-                return 1
-        else:
-            equal.append(comparison.name)
+    with find.located(subject, paths, environment) as found:
+        for comparison in comparisons(found, paths, environment, retrain=retrain):
+            print(f"verify: {comparison.name:8} {'differs' if comparison.difference else 'equal':7}  {comparison.description}", flush=True)
+            (different if comparison.difference else equal).append(comparison.name)
+            if comparison.difference:
+                print(f"differs: {comparison.name}: {comparison.difference}")
+                if not (retrain and "code" in different):
+                    return 1
     if different:
         print(f"differs: {', '.join(different)}; all else is equal")
         return 1
@@ -158,16 +136,16 @@ def comparisons(found: Found, paths: Paths, environment: Environment, *, retrain
     """
     model, record = found.path, found.run
     if record:
-        sides = Sides("the journal", f"{model}, the model of a later training that was sent to the same run of MLflow")
-        yield ComparedPart.of_texts("run", record.name, sides, expected=record.model_digest, found=files.digest(model))
-    sides = Sides("the file", "its contents: the file was damaged, or changed by hand")
+        places = ("the journal", f"{model}, the model of a later training that was sent to the same run of MLflow")
+        yield compare_texts("run", record.name, places, record.model_digest, files.digest(model))
+    places = ("the file", "its contents: the file was damaged, or changed by hand")
     try:
         weights, metadata = tensor_file.load(model, header_bytes=model_file.HEADER_BYTES)
     except Damaged as damaged:
-        yield ComparedPart.of_texts("file", str(model), sides, expected=damaged.claimed, found=damaged.found)
+        yield compare_texts("file", str(model), places, damaged.claimed, damaged.found)
         return
     digest = tensor_file.digest(weights, metadata)
-    yield ComparedPart.of_texts("file", str(model), sides, expected=digest, found=digest)
+    yield compare_texts("file", str(model), places, digest, digest)
     manifest = model_file.describe(metadata, model)
     upgraded_params, _ = upgraded(manifest.params, TrainParams)
     params, machine = from_data(upgraded_params, TrainParams, f"{model}: the model file"), Machine.set_up(environment)
@@ -175,7 +153,6 @@ def comparisons(found: Found, paths: Paths, environment: Environment, *, retrain
     if record:
         yield from compare_commit(record, environment)
     prepared = Prepared.open(paths.prepared)
-    yield compare_manifest(manifest, params, prepared, machine)
     yield from compare_scores(found, weights, manifest, prepared, paths, machine)
     if retrain:
         yield from compare_retraining(model, weights, manifest, params, prepared, machine)
@@ -189,7 +166,7 @@ def compare_inputs(
     `params` are the parameters of the file, with the keys that were added since it was written. `weights` is the file from which the
     training started, if any; its digest is compared too. Raises Refusal if there is no prepared data, or if `params.yaml` is invalid.
     """
-    sides = Sides("the file", "this checkout (`dvc status train` names what changed)")
+    places = ("the file", "this checkout (`dvc status train` names what changed)")
     code = identity.dependencies("train", {**params, "evaluate": {"name": manifest.spec.targets.kind}}, paths.top)
     recorded_source = read_record(paths.prepared).source  # raises Refusal if no data was prepared
     digests: dict[str, tuple[str, Callable[[], str]]] = {
@@ -198,58 +175,33 @@ def compare_inputs(
         "data": (str(paths.prepared), lambda: Prepared.open(paths.prepared).digest),
     }
     if weights is not None:
-        digests["weights"] = (str(weights), lambda: weights_digest(weights))
+        digests["weights"] = (str(weights), lambda: str(beginning.weights_digest(weights)))
     for name, (description, digest) in digests.items():
         try:
             found = digest()
         except Refusal as refusal:
-            found = f"damaged ({refusal})"
+            found = f"none that can be read ({refusal})"
         except FileNotFoundError as error:
             found = f"no {error.filename}"
-        yield ComparedPart.of_texts(name, description, sides, expected=manifest.inputs.get(name, NOTHING), found=found)
+        yield compare_texts(name, description, places, manifest.inputs.get(name, NOTHING), found)
     found_params = load(Document.read(paths.params), TrainParams).model_dump(mode="json")
-    yield ComparedPart.of_values("params", str(paths.params), Sides("the file", str(paths.params)), expected=params, found=found_params)
+    yield compare_values("params", str(paths.params), ("the file", str(paths.params)), params, found_params)
     if recorded_source:
         source = load(Document.read(paths.params), PrepareParams).source.model_dump(mode="json")
-        sides = Sides(str(paths.prepared), f"{paths.params}: run `dvc repro -f prepare`")
-        yield ComparedPart.of_values("source", str(paths.prepared), sides, expected={"source": recorded_source}, found={"source": source})
+        places = (str(paths.prepared), f"{paths.params}: run `dvc repro -f prepare`")
+        yield compare_values("source", str(paths.prepared), places, {"source": recorded_source}, {"source": source})
     yield compare_machine(manifest.fingerprint, machine.fingerprint())
-
-
-def weights_digest(path: Path) -> str:
-    """Return the digest of the weights from which the training started. Raises FileNotFoundError if there are none, and Refusal if they are damaged."""
-    path.stat()  # weights_digest of `beginning` refuses missing and damaged ones alike
-    return str(beginning.weights_digest(path))
 
 
 def compare_machine(expected: Mapping[str, Any], found: Mapping[str, Any]) -> ComparedPart:
     """Compare the fingerprint in the model file, `expected`, with that of this machine. One that does not name its CPU differs from all."""
     cpu = f", {found['cpu']}" if "cpu" in found else ""
     description = f"{found['name']}{cpu}, {counted(found['threads'], 'thread')}, torch {found['libraries']['torch']}"
-    sides = Sides("the file", "this machine")
-    compared = ComparedPart.of_values("machine", description, sides, expected=expected, found=found)
+    places = ("the file", "this machine")
+    compared = compare_values("machine", description, places, expected, found)
     if compared.difference or (is_known(expected) and is_known(found)):
         return compared
-    return ComparedPart("machine", description, f"cpu: {sides.describe(expected.get('cpu'), found['cpu'])}: the two may differ")
-
-
-def compare_manifest(manifest: Manifest, params: TrainParams, prepared: Prepared, machine: Machine) -> ComparedPart:
-    """Compare the manifest, the metadata of the model file, with what the prepared data, the parameters and the machine imply.
-
-    The spec, the precision and the memory format must be the implied ones. Only a new training tells whether step and micro-batches are.
-    """
-    settings, spec = params.train, prepared.spec
-    stated = manifest.model_dump(mode="json", include={"spec", "precision", "channels_last"})
-    chosen = precision.choose(settings.precision, machine.device)
-    network = networks.build_on_meta(params.model, spec) or params.model.build(spec)
-    implied = {
-        "spec": spec.model_dump(mode="json"),
-        "precision": chosen,
-        "channels_last": memory_format.choose(settings, network, chosen, machine.device),
-    }
-    description = f"{manifest.precision}, step {manifest.step} of {settings.num_steps(len(prepared.train))}, {len(manifest.switches)} smaller micro-batches"
-    sides = Sides("the file", "what its data and parameters imply")
-    return ComparedPart.of_values("manifest", description, sides, expected=stated, found=implied)
+    return ComparedPart("machine", description, f"cpu: {described(places, expected.get('cpu'), found['cpu'])}: the two may differ")
 
 
 def compare_commit(record: Record, environment: Environment) -> Iterator[ComparedPart]:
@@ -259,18 +211,18 @@ def compare_commit(record: Record, environment: Environment) -> Iterator[Compare
     committed after the run: their values are compared, those of the section `source` by the digest of the data. A value that is unknown
     differs from every value. A value that the journal lacks differs, unless the checkout lacks it, too.
     """
-    current, sides = provenance.gather(environment), Sides("the journal", "this checkout")
+    current, places = provenance.gather(environment), ("the journal", "this checkout")
     for key, name in COMMIT.items():
         expected, found = record.provenance.get(key, NOTHING), current.get(key, NOTHING)
         if expected.startswith(UNKNOWN) or found.startswith(UNKNOWN):
-            yield ComparedPart(name, "git", sides.describe(expected, found))
+            yield ComparedPart(name, "git", described(places, expected, found))
         elif key == "git.difference":
             before, now = provenance.changed_code(expected), provenance.changed_code(found)
-            yield ComparedPart.of_texts(name, "git", sides, expected=before, found=now)
+            yield compare_texts(name, "git", places, before, now)
         elif expected != found and provenance.code_between(expected, found) == []:
             yield ComparedPart(name, f"git ({short(found)}, which differs in parameters and results only)", None)
         else:
-            yield ComparedPart.of_texts(name, "git", sides, expected=expected, found=found)
+            yield compare_texts(name, "git", places, expected, found)
 
 
 def compare_scores(
@@ -286,14 +238,14 @@ def compare_scores(
     model = model_file.rebuild(weights, manifest, subject.path)
     with adding_lines(document):
         _, found = stage.judge(model, manifest, prepared, machine, load(document, EvaluateParams))
-    sides = Sides(str(path) if label == recorded.label(subject.path) else f"{path}, which is of another model", "this evaluation")
-    yield ComparedPart.of_values("score", recorded.result_line(found), sides, expected=expected, found=found)
+    places = (str(path) if label == recorded.label(subject.path) else f"{path}, which is of another model", "this evaluation")
+    yield compare_values("score", recorded.result_line(found), places, expected, found)
     if subject.run:
         scores = subject.run.metrics("test/")
         metrics = run_description.test_metrics(found) if scores else {}
         expected = {name: value for name, value in scores.items() if name in metrics}  # an earlier evaluation may have measured more
         description = f"{counted(len(metrics), 'value')} of the journal" if scores else "none in the journal: the run was not evaluated"
-        yield ComparedPart.of_values("scores", description, Sides("the journal", "this evaluation"), expected=expected, found=metrics)
+        yield compare_values("scores", description, ("the journal", "this evaluation"), expected, metrics)
 
 
 def compare_retraining(
@@ -311,12 +263,13 @@ def compare_retraining(
             for _ in training.reports():
                 advance()
         new_weights, step = training.exported()
-        yield ComparedPart.of_weights("weights", f"{counted(len(weights), 'tensor')}, trained again", expected=weights, found=new_weights)
-        sides, copy = Sides("the file", "the new training"), Path(folder) / model.name
+        differences = (difference(key, weights.get(key), new_weights.get(key)) for key in sorted({*weights, *new_weights}))
+        yield ComparedPart("weights", f"{counted(len(weights), 'tensor')}, trained again", next(filter(None, differences), None))
+        places, copy = ("the file", "the new training"), Path(folder) / model.name
         state, switches = training.state, training.progress.micro_batch_changes
         formats = {"precision": state.precision, "channels_last": state.model.channels_last, "ended_at": training.progress.ended_at}
         new_manifest = manifest.model_copy(update={**formats, "step": step, "spec": prepared.spec, "switches": switches})
         before, after = manifest.model_dump(mode="json"), new_manifest.model_dump(mode="json")
-        yield ComparedPart.of_values("training", f"exported at step {step}", sides, expected=before, found=after)
+        yield compare_values("training", f"exported at step {step}", places, before, after)
         model_file.export(copy, new_weights, new_manifest)
-        yield ComparedPart.of_texts("bytes", "the whole file", sides, expected=files.digest(model), found=files.digest(copy))
+        yield compare_texts("bytes", "the whole file", places, files.digest(model), files.digest(copy))

@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from sklearn.dummy import DummyClassifier
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer_description import UNKNOWN
-from pipeline.evaluate.reports import predictions, recorded
+from pipeline.evaluate.reports import recorded
 from pipeline.tasks.classification.evaluate import Evaluator, Settings
 from pipeline.tasks.classification.predict import Predictor
 from tests.specs import image_spec, text_spec
@@ -58,9 +59,9 @@ def test_tables_and_figures_are_of_all_pieces_and_mistakes_are_the_most_confiden
 def test_each_sample_has_a_row_of_predictions_whose_bytes_are_equal_for_equal_scores(tmp_path: Path) -> None:
     keys = [f'a,"b"\n{number}\udcff.png' for number in range(50)]
     for name in ("once", "again"):
-        predictions.write(tmp_path / name, predictions.table(fed(7).sample_scores(), keys), origin="digest")
+        recorded.write_predictions(tmp_path / name, recorded.predictions_table(fed(7).sample_scores(), keys), origin="digest")
     assert (tmp_path / "once").read_bytes() == (tmp_path / "again").read_bytes()
-    found = predictions.read(tmp_path / "once")
+    found = pq.read_table(tmp_path / "once")
     assert found is not None
     rows = found.to_pylist()
     assert list(rows[0]) == ["key", "actual", "predicted", "confidence", "rank", "loss", "correct", "num_targets"]
@@ -71,8 +72,8 @@ def test_each_sample_has_a_row_of_predictions_whose_bytes_are_equal_for_equal_sc
     exponentials = np.exp(LOGITS.astype(np.float64))
     assert [row["confidence"] for row in rows] == pytest.approx(exponentials.max(1) / exponentials.sum(1))
     assert sum(row["correct"] for row in rows) / 50 == fed(7).scores()["accuracy"]
-    assert predictions.sample_scores(tmp_path / "once", "another digest") is None
-    scores = predictions.sample_scores(tmp_path / "once", "digest")
+    assert recorded.sample_scores(tmp_path / "once", "another digest") is None
+    scores = recorded.sample_scores(tmp_path / "once", "digest")
     assert scores is not None
     assert np.array_equal(scores.loss, fed(50).sample_scores().loss)
 

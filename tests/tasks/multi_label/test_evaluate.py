@@ -10,7 +10,7 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score, l
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
-from pipeline.evaluate.reports import predictions, recorded
+from pipeline.evaluate.reports import recorded
 from pipeline.tasks.multi_label.evaluate import Evaluator, Settings
 from pipeline.tasks.multi_label.targets import LabelTargets
 from tests.specs import image_spec
@@ -79,7 +79,7 @@ def test_each_sample_has_its_labels_and_counts_as_correct_if_all_are(tmp_path: P
     assert scores.correct.tolist() == (predicted == ACTUAL).all(axis=1).astype(int).tolist()
     assert scores.loss.mean() == pytest.approx(evaluator.scores()["loss"], rel=1e-12)
     names = [";".join(np.array(TARGETS.labels)[row == 1]) for row in ACTUAL]
-    assert predictions.table(scores, None)["actual"].to_pylist() == names
+    assert recorded.predictions_table(scores, None)["actual"].to_pylist() == names
     evaluator.write(tmp_path, inputs=np.zeros((60, 2, 2, 1)), history=HISTORY, model=torch.nn.Identity())
     assert {"labels.png", "pairs.png", "history.png"} == {path.name for path in tmp_path.iterdir()}
 

@@ -15,7 +15,7 @@ from pipeline.core.prepared import Prepared, Split
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import LOSSES
 from pipeline.core.spec import Spec
-from pipeline.evaluate.reports import predictions, recorded
+from pipeline.evaluate.reports import recorded
 from pipeline.inference import scores
 from pipeline.inference.batch import Batch
 from pipeline.inference.networks import Model, postprocessing, predict
@@ -113,8 +113,8 @@ def test_each_sample_has_its_numbers_in_their_units_and_its_squared_error(tmp_pa
     assert fed(60, targets=other).sample_scores().loss == pytest.approx(scores.loss)
     evaluator.write(tmp_path, inputs=np.zeros((60, 2, 2, 1)), history=HISTORY, model=torch.nn.Identity())
     assert {"predicted.png", "history.png"} == {path.name for path in tmp_path.iterdir()}
-    predictions.write(tmp_path / "test.parquet", predictions.table(scores, None), origin="x")
-    again = predictions.sample_scores(tmp_path / "test.parquet", "x")
+    recorded.write_predictions(tmp_path / "test.parquet", recorded.predictions_table(scores, None), origin="x")
+    again = recorded.sample_scores(tmp_path / "test.parquet", "x")
     assert again is not None
     assert again.correct is None
     assert again.loss.tolist() == scores.loss.tolist()

@@ -72,15 +72,15 @@ def test_a_text_that_ends_before_its_length_says_why(model: Model, capsys: pytes
     assert main(["generate", model(TRANSFORMER, likely="b"), "--prompt", "aaa", "--length", "99"]) == 0
     assert capsys.readouterr() == (
         "aaa" + "b" * 17 + "\n",
-        "generate: stopped after 17 tokens: a text of this model has at most 20 tokens, with its prompt\n",
+        "generate: stopped after 17 tokens: the model ended the text, or can read no more tokens\n",
     )
     assert main(["generate", model(TRANSFORMER, likely="b"), "--length", "99"]) == 0
     assert capsys.readouterr() == (  # an empty prompt is the end of the previous text
         "b" * 19 + "\n",
-        "generate: stopped after 19 tokens: a text of this model has at most 20 tokens, with its prompt\n",
+        "generate: stopped after 19 tokens: the model ended the text, or can read no more tokens\n",
     )
     assert main(["generate", model(TRANSFORMER, end=1e6)]) == 0
-    assert capsys.readouterr() == ("\n", "generate: stopped after 0 tokens: the model ended the text\n")
+    assert capsys.readouterr() == ("\n", "generate: stopped after 0 tokens: the model ended the text, or can read no more tokens\n")
     assert main(["generate", model(RECURRENT, likely="b"), "--length", "99"]) == 0
     assert capsys.readouterr() == ("b" * 99 + "\n", "")
 

@@ -1,12 +1,10 @@
 """`predict` and `load_model` for texts: each line gets the answer of the evaluation, and a line that is no text is named."""
 
 import io
-import os
 import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,7 @@ from pipeline.inference.model_file import Manifest
 from pipeline.inputs.text import predict as text
 from pipeline.inputs.text.description import TextInputs
 from pipeline.tasks.classification.targets import ClassTargets
-from pipeline.tools.predict import command
+from pipeline.tools.predict import command, raw_inputs
 from tests.models.text_models import CLASSIFIERS, build
 from tests.tools.predict.conftest import CLASSES, Predict
 
@@ -81,24 +79,23 @@ def test_predictions_for_the_texts_of_a_split_equal_the_evaluation(tmp_path, mon
 
 
 def test_a_line_that_is_no_text_is_named_and_the_others_are_predicted(text_model: Path, predict: Predict, monkeypatch) -> None:
-    monkeypatch.setattr(text, "MOST_LINE_BYTES", 100)
-    lines = [b"\xef\xbb\xbfthe cat", b"", b"caf\xe9", b"   ", b"x" * 101, b"y" * 1000, b"the cat\r", b"the cat " * 12]
+    monkeypatch.setattr(text, "LONGEST_FIELD", 100)
+    lines = [b"\xef\xbb\xbfthe cat", b"", b"caf\xe9", b"   ", b"the cat\r", b"the cat " * 12, b"x" * 100, b"y" * 101, b"the cat"]
     Path("mixed.txt").write_bytes(b"\n".join(lines))
     done = predict("mixed.txt", "absent.txt")
     assert done.code == 1
-    assert [record["input"] for record in done.records] == ["mixed.txt:1", "mixed.txt:7", "mixed.txt:8"]
+    assert [record["input"] for record in done.records] == ["mixed.txt:1", "mixed.txt:5", "mixed.txt:6", "mixed.txt:7"]
     assert done.records[0]["top"] == done.records[1]["top"]
     assert done.errors == [
-        "error: mixed.txt:2: is empty: write a text",
+        "error: mixed.txt:2: has an empty text: write a text, or remove the row or file",
         (
             'error: mixed.txt:3: is not UTF-8 (byte 0xE9): name its encoding by `--encoding cp1252` for "\u00e9", `cp1250` for "\u00e9", '
             '`cp1251` for "\u0439", or another one that Python knows'
         ),
-        "error: mixed.txt:4: has no tokens: write a text",
-        "error: mixed.txt:5: has more than 100 bytes: divide the line",
-        "error: mixed.txt:6: has more than 100 bytes: divide the line",
+        "error: mixed.txt:4: has an empty text: write a text, or remove the row or file",
+        "error: mixed.txt: line 8 has more than 100 characters: divide the line",
         "error: absent.txt: there is no such file; a text itself is piped to the input `-`, or in Python passed as a str",
-        "note: 1 text has more than the 12 tokens that the model reads, and the rest was left out: first mixed.txt:8",
+        "note: 1 text has more than the 12 tokens that the model reads, and the rest was left out: first mixed.txt:6",
     ]
 
 
@@ -142,35 +139,25 @@ def test_texts_in_another_encoding_are_read_by_its_name_or_their_byte_order_mark
     assert "is no encoding that Python knows: write utf-8" in predict("--encoding", "cp", "a.txt").errors[0]
 
 
-def test_a_file_with_a_nul_byte_is_refused_whole(text_model: Path, predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "MOST_LINE_BYTES", 100)
+def test_a_file_that_begins_with_nul_characters_is_refused_and_a_later_line_is_named(
+    text_model: Path, predict: Predict, monkeypatch
+) -> None:
+    monkeypatch.setattr(raw_inputs, "LOOKED_AT_BYTES", 100)
     Path("folder").mkdir()
     PIL.Image.new("RGB", (9, 9)).save("folder/a.png")
-    Path("folder/late").write_bytes(b"the cat\n" * 100 + b"the\0cat\nwhen ?\n")
-    Path("folder/text").write_text("the cat\n", encoding="utf-8")
-    reason = "has a NUL byte, so it is no text in UTF-8: leave it out, or name its encoding, as by `--encoding utf-16-le`"
-    done = predict("folder", "folder/late")
-    assert [record["input"] for record in done.records] == ["folder/text:1"]
-    assert (done.code, done.errors) == (1, [f"error: {name}: {reason}" for name in ("folder/a.png", "folder/late", "folder/late")])
-
-
-def test_a_line_of_a_pipe_with_a_nul_character_is_named(text_model: Path, predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, write = os.pipe()
-    os.write(write, b"the cat\nthe\0cat\nwhen ?\n")
-    os.close(write)
-    with os.fdopen(read, encoding="utf-8") as stream:
-        monkeypatch.setattr(sys, "stdin", stream)
-        done = predict("-")
-    assert [record["input"] for record in done.records] == ["-:1", "-:3"]
-    assert done.errors == ["error: -:2: has a NUL character, so it is no text: remove it"]
-
-
-def test_a_line_of_the_greatest_length_is_read_with_any_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "MOST_LINE_BYTES", 100)
-    for line, expected in ((b"x" * 100, b"x" * 100), (b"x" * 101, None)):
-        for ending in (b"", b"\n", b"\nnext"):
-            assert next(text.bounded_lines(io.BytesIO(line + ending))) == expected
-        assert list(text.bounded_lines(io.BytesIO(line + b"\nnext\n"))) == [expected, b"next"]
+    Path("folder/late").write_bytes(b"the cat\n" * 20 + b"the\0cat\nwhen ?\n")
+    Path("wide.txt").write_text("the cat\n", encoding="utf-16-le")
+    reason = "has a NUL character, so it is no text in UTF-8: leave it out, or name its encoding, as by `--encoding utf-16-le`"
+    done = predict("folder", "wide.txt")
+    assert [record["input"] for record in done.records] == [*(f"folder/late:{line}" for line in range(1, 21)), "folder/late:22"]
+    assert (done.code, done.errors) == (
+        1,
+        [
+            f"error: folder/a.png: {reason}",
+            "error: folder/late:21: has a NUL character, so it is no text: remove it",
+            f"error: wide.txt: {reason}",
+        ],
+    )
 
 
 def test_folders_archives_and_standard_input_have_the_same_lines(text_model: Path, predict: Predict, monkeypatch) -> None:
@@ -185,27 +172,35 @@ def test_folders_archives_and_standard_input_have_the_same_lines(text_model: Pat
         done = predict(name)
         assert [record["input"] for record in done.records] == [f"{name}/a.txt:1", f"{name}/a.txt:2"]
         assert [record["top"] for record in done.records] == expected
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(text.encode()))))
     done = predict("-")
     assert ([record["input"] for record in done.records], [record["top"] for record in done.records]) == (["-:1", "-:2"], expected)
-    assert predict("a.npy").errors == [
-        "error: a.npy: each row is of type ndarray: give a text (str), or the path of a text file (pathlib.Path)"
-    ]
+    assert predict("a.npy").errors == ["error: a.npy: is of type ndarray: give a text (str), or the path of a text file (pathlib.Path)"]
 
 
-def test_standard_input_and_files_are_read_a_batch_at_a_time(text_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[bytes] = []
+class Lines(io.RawIOBase):
+    """A pipe from which 60 lines arrive, one at a time. `given` counts them."""
 
-    def endless(_: int) -> bytes:
-        given.append(b"the cat\n")
-        return given[-1] if len(given) <= 60 else b""
+    given = 0
 
-    ahead: list[int] = []
+    def readable(self) -> bool:
+        return True
 
-    def count(predictions: Iterator[Any], write: object) -> None:
-        ahead.extend(len(given) - number for number, _ in enumerate(predictions))
+    def readinto(self, buffer: Any) -> int:
+        if self.given == 60:
+            return 0
+        self.given += 1
+        buffer[:8] = b"the cat\n"
+        return 8
 
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=SimpleNamespace(readline=endless, seekable=lambda: False)))
+
+def test_standard_input_is_read_a_batch_at_a_time(text_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe, ahead = Lines(), list[int]()
+
+    def count(predictions: Iterator[Any]) -> None:
+        ahead.extend(pipe.given - number for number, _ in enumerate(predictions))
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(pipe)))
     monkeypatch.setattr(command, "print_lines", count)
     assert main(["predict", "model.safetensors", "-", "--batch-size", "5"]) == 0
     assert len(ahead) == 60
@@ -226,7 +221,11 @@ def test_in_python_a_string_is_a_text_and_a_path_is_a_file(text_model: Path) -> 
 
 def test_a_value_that_is_no_text_is_refused_with_its_position(text_model: Path) -> None:
     model = load_model(text_model)
-    for value, message in (("", r"\[0\]: is empty"), (" ", r"\[0\]: has no tokens"), (b"the cat", r"\[0\]: is of type bytes: give a text")):
+    for value, message in (
+        ("", r"\[0\]: has an empty text"),
+        (" ", r"\[0\]: has an empty text"),
+        (b"the cat", r"\[0\]: is of type bytes: give a text"),
+    ):
         with pytest.raises(ValueError, match=message):
             list(model.predict([value]))
     with pytest.raises(ValueError, match=r"inputs: is a DataFrame, .*: give one of its columns, as by `frame\[NAME\]`"):
@@ -235,8 +234,8 @@ def test_a_value_that_is_no_text_is_refused_with_its_position(text_model: Path) 
 
 def test_a_byte_order_mark_counts_more_than_the_named_encoding_in_every_line(monkeypatch: pytest.MonkeyPatch) -> None:
     read = list[str]()
-    monkeypatch.setattr(text.Reader, "tokenized", lambda _, lines, places: read.append(f"{places[0]} {lines[0]}") or (lines, [1]))
+    monkeypatch.setattr(text.Reader, "line", lambda _, line, place: read.append(f"{place} {line}"))
     reader = text.Reader(SPEC.inputs)
     reader.encoding = "cp1252"
-    list(reader.lines("a.txt", io.BytesIO("\ufeffé1\né2\n".encode())))
-    assert read == ["a.txt:1 é1", "a.txt:2 é2"]
+    list(reader.lines("a.txt", io.BufferedReader(io.BytesIO("\ufeffé1\né\r2\r\n".encode()))))
+    assert read == ["a.txt:1 é1", "a.txt:2 é\r2"]
