@@ -20,7 +20,7 @@ from pipeline.core.refusal import Problem, Refusal, counted
 from pipeline.core.yaml_document import Document
 from pipeline.inference.digits import rounded
 from pipeline.runs import run as tracking
-from pipeline.runs.mlflow import mirror_process
+from pipeline.runs.mlflow import mirror
 from pipeline.runs.run import Run
 from pipeline.runs.run_description import subject
 from pipeline.tools import checkout_lock
@@ -130,7 +130,7 @@ class SearchRunner:
                     for child in self.children.values():
                         child.wait()
                     if interrupted.number is None:  # else the processes that send, or `sync`, deliver the rest
-                        mirror_process.wait_for_all(self.environment)
+                        mirror.wait(self.environment)
                 best = self.conclude(runs, tracked)
             self.study.conclude(best)
             runs.deliver([self.trial(each.number) for each in self.study.trials])

@@ -15,7 +15,8 @@ from pipeline.core.section import flatten
 from pipeline.runs import journal, provenance
 from pipeline.runs.events import is_pending
 from pipeline.runs.journal import SEARCH_TAG, Journal, RunInfo
-from pipeline.runs.mlflow import mirror_process
+from pipeline.runs.mlflow import mirror
+from pipeline.runs.mlflow.address import Address
 from pipeline.runs.mlflow.store import PARENT_TAG
 from pipeline.runs.run_description import SOURCE, experiment, subject
 from pipeline.tools.search.settings import Search, Value
@@ -62,7 +63,7 @@ class TrialRuns:
         if self._is_mirrored and trial.number not in self._mirrored and (folder := trial.journal) and journal.is_written(folder):
             self._mirrored.add(trial.number)
             with self._quietly():
-                mirror_process.start(folder.resolve(), self._environment)
+                mirror.start(folder.resolve(), self._environment)
 
     def amend(
         self, trial: TrialFolder, tags: Mapping[str, str], status: journal.Status, *, description: str = "", model: Path | None = None
@@ -90,7 +91,8 @@ class TrialRuns:
             with self._quietly(), suppress(subprocess.TimeoutExpired):  # killed at the limit: the next delivery resumes
                 subprocess.run([sys.executable, "-m", "pipeline", "sync"], stdout=subprocess.DEVNULL, timeout=limit_s, check=False)
             if left := num_pending():
-                mirror_process.say(self._environment, f"{left} trials are not in MLflow yet: `python -m pipeline sync` sends them")
+                message = f"{left} trials are not in MLflow yet: `python -m pipeline sync` sends them"
+                Address.of(self._environment).say(message, failed=True)
 
     def _quietly(self) -> Net:
-        return Net(partial(mirror_process.say_failure, self._environment, "the search continues"))
+        return Net(partial(mirror.say_failure, self._environment, "the search continues"))

@@ -8,7 +8,7 @@ import pytest
 from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.runs.journal import SEARCH_TAG, Journal, RunInfo
-from pipeline.runs.mlflow import mirror_process
+from pipeline.runs.mlflow import mirror
 from pipeline.tools.search.tracked import TrialRuns
 from pipeline.tools.search.trial import TRIAL_TAG, TrialFolder
 
@@ -25,7 +25,7 @@ def test_the_scores_are_those_of_the_exported_weights_without_what_is_undetermin
 
 def test_a_trial_gets_one_mirror_once_its_journal_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Path] = []
-    monkeypatch.setattr(mirror_process, "start", lambda folder, _: started.append(folder) or "a process")
+    monkeypatch.setattr(mirror, "start", lambda folder, _: started.append(folder) or "a process")
     runs, trial = TrialRuns("tiny", "search", "parent", Environment.read()), TrialFolder(tmp_path / "7", "search")
     written = Journal.create(trial.folder, stage="train", info=RunInfo(tags={SEARCH_TAG: "search", TRIAL_TAG: "7"}))
     written.close()
