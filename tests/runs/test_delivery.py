@@ -26,7 +26,7 @@ Follow = Callable[[Path], int]
 
 
 class FakeServer:
-    """Accepts every event except the files, and the kinds of other events, in `failing`. `accepted` has both, too."""
+    """Accepts every event except those in `failing`: names of files, the status of an end, and kinds of others. `accepted` has these, too."""
 
     def __init__(self, environment: Environment) -> None:
         self.failing: set[str] = set()
@@ -40,7 +40,7 @@ class FakeServer:
 
     def send(self, batch: list[events.Event]) -> None:
         for event in batch:
-            name = Path(event.fields.get("file", "")).name or event.kind
+            name = Path(event.fields.get("file", "")).name or event.fields.get("status", event.kind)
             if name in self.failing:
                 raise TimeoutError
             self.accepted.append(name)
@@ -78,10 +78,13 @@ def write_journal(root: Path, *names: str, ended: bool = True) -> Path:
     return journal.folder
 
 
-@pytest.mark.parametrize("failing", ["start", "b", "metrics", "model.safetensors", "end"])
+@pytest.mark.parametrize("failing", ["start", "b", "metrics", "model.safetensors", "FINISHED"])
 def test_a_delivery_ends_before_an_event_that_fails_and_the_next_one_begins_there(server: FakeServer, tmp_path: Path, failing: str) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"a model")
-    journal, whole = Journal.create(tmp_path, stage="train", info=RunInfo()), ["start", "a", "b", "metrics", "model.safetensors", "end"]
+    journal, whole = (
+        Journal.create(tmp_path, stage="train", info=RunInfo()),
+        ["start", "a", "b", "metrics", "model.safetensors", "FINISHED"],
+    )
     for name in "ab":
         journal.text(name, b"")
     journal.metrics(1, {"test/loss": 0.5})
@@ -101,7 +104,7 @@ def test_a_delivery_ends_before_an_event_that_fails_and_the_next_one_begins_ther
 
 def test_a_run_without_an_end_gets_the_status_killed(server: FakeServer, tmp_path: Path) -> None:
     assert mirror.deliver(write_journal(tmp_path, ended=False), server.store)
-    assert server.accepted == ["start", "end"]
+    assert server.accepted == ["start", "KILLED"]
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -118,7 +121,9 @@ def test_a_kill_before_the_copies_are_removed_leaves_the_run_to_be_finished(serv
     assert server.delivery(folder).catch_up()
     assert not is_pending(folder)
     assert {COPIES, MODEL}.isdisjoint(path.name for path in folder.iterdir())
-    assert server.accepted == (["start", "a", "end", "metrics", "end"] if ended else ["start", "a", "metrics", "end", "end"])
+    assert server.accepted == (
+        ["start", "a", "FINISHED", "metrics", "FINISHED"] if ended else ["start", "a", "metrics", "KILLED", "KILLED"]
+    )
 
 
 def test_the_file_with_the_private_keys_of_the_ui_can_be_deleted(server: FakeServer, tmp_path: Path, monkeypatch, capfd) -> None:
@@ -140,7 +145,7 @@ def test_a_damaged_line_holds_up_none_behind_it(server: FakeServer, tmp_path: Pa
     first, metrics, end = path.read_text().splitlines(keepends=True)
     path.write_text(first + metrics.replace("values", "xxxxxx") + end)
     mirror.deliver(journal.folder, server.store)
-    assert server.accepted == ["start", "unreadable", "end"]
+    assert server.accepted == ["start", "unreadable", "FINISHED"]
     assert not is_pending(journal.folder)
 
 
@@ -206,7 +211,7 @@ def test_a_mirror_delivers_what_a_stage_adds_during_its_last_delivery(
     monkeypatch.setattr(mirror, "poll", poll)
     monkeypatch.setattr(mirror, "Sampler", sampler)
     assert follow(folder) == 0
-    assert server.accepted == ["start", "a", "end", "reopen", "end"]
+    assert server.accepted == ["start", "a", "FINISHED", "reopen", "FINISHED"]
     assert sampler.return_value.stop.call_count == sampler.return_value.start.call_count == 2
     with files.locked(folder / MIRROR_LOCK, wait=False) as taken:
         assert taken
