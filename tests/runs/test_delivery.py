@@ -126,6 +126,22 @@ def test_a_kill_before_the_copies_are_removed_leaves_the_run_to_be_finished(serv
     )
 
 
+def test_a_file_that_a_stage_adds_during_the_last_delivery_is_kept_and_sent(server: FakeServer, tmp_path: Path, monkeypatch) -> None:
+    folder = write_journal(tmp_path, "a")
+
+    def add(*_: object) -> None:
+        if server.accepted[-1] == "FINISHED" and len(server.accepted) == 3:
+            added = Journal.reopen(folder, stage="evaluate", info=RunInfo())
+            added.text("b", b"new")
+            finish(added)
+
+    monkeypatch.setattr(comparison_view, "update", add)
+    assert not server.delivery(folder).catch_up()
+    assert list(folder.glob(f"{COPIES}/*/b"))
+    assert server.delivery(folder).catch_up()
+    assert server.accepted == ["start", "a", "FINISHED", "FINISHED", "reopen", "b", "FINISHED"]
+
+
 def test_the_file_with_the_private_keys_of_the_ui_can_be_deleted(server: FakeServer, tmp_path: Path, monkeypatch, capfd) -> None:
     for name in ("ui", "repro"):
         monkeypatch.setattr(tools, name, import_module(f"pipeline.tools.{name}"))  # to be restored, because the next import sets it
