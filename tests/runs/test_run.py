@@ -149,15 +149,20 @@ def test_a_broken_pipe_as_stderr_stops_nothing(without_mirror: Environment, tmp_
     assert last_status(without_mirror) == "FINISHED"
 
 
-def test_the_wait_for_a_mirror_ends_at_its_limit_or_with_the_mirror(without_mirror: Environment, trained: Path) -> None:
+def test_the_wait_for_a_mirror_ends_at_its_limit_or_with_the_mirror_or_the_delivery(without_mirror: Environment, trained: Path) -> None:
+    def waited_s(limit_s: float, *folders: Path) -> float:
+        begin_s = time.monotonic()
+        mirror.wait(without_mirror.model_copy(update={"tracking_wait_s": limit_s}), *folders)
+        return time.monotonic() - begin_s
+
+    assert waited_s(60) < 30
     with files.locked(trained / journal.MIRROR_LOCK, wait=False):
-        for folders in ((), (trained,)):
-            begin_s = time.monotonic()
-            mirror.wait(without_mirror.model_copy(update={"tracking_wait_s": 0.3}), *folders)
-            assert time.monotonic() - begin_s > 0.3
-    begin_s = time.monotonic()
-    mirror.wait(without_mirror)
-    assert time.monotonic() - begin_s < 10
+        assert min(waited_s(0.3), waited_s(0.3, trained)) > 0.3
+        with files.locked(trained / journal.WRITER_LOCK, wait=False):
+            assert waited_s(60) < 30, "the stage that writes it waits itself"
+        offsets = {events.EVENTS: (trained / events.EVENTS).stat().st_size, events.SYSTEM: 0}
+        Cursor("a run", offsets=offsets, has_ended=True).save(trained, "a store")
+        assert waited_s(60) < 30
 
 
 def test_broken_tracking_is_reported_once_and_stops_nothing(without_mirror: Environment, tmp_path: Path, capsys) -> None:
