@@ -82,3 +82,9 @@ def test_an_uncaught_error_is_printed_without_its_secrets(capsys: pytest.Capture
         raise RuntimeError(f"no answer from {address.given}")
     assert (ended.value.code, ended.value.__suppress_context__) == (1, True)
     assert "RuntimeError: no answer from https://someone:***@tracking.example" in capsys.readouterr().err
+
+
+def test_a_message_is_one_line_without_secrets(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    address = Address("https://someone:hidden@tracking.example", tmp_path)
+    address.say(f"no answer\nfrom {address.given}", failed=True)
+    assert capsys.readouterr().err == "tracking: no answer from https://someone:***@tracking.example\n"

@@ -233,6 +233,22 @@ def test_a_mirror_delivers_what_a_stage_adds_during_its_last_delivery(
         assert taken
 
 
+def test_a_mirror_looks_once_more_before_it_ends(
+    server: FakeServer, follow: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, deliver_stages = write_journal(tmp_path), mirror.deliver_stages
+
+    def delivered(*arguments: Any) -> bool:
+        is_delivered = deliver_stages(*arguments)
+        if len(server.accepted) == 2:  # a stage found the lock taken just before this process releases it
+            finish(Journal.reopen(folder, stage="evaluate", info=RunInfo()))
+        return is_delivered
+
+    monkeypatch.setattr(mirror, "deliver_stages", delivered)
+    assert follow(folder) == 0
+    assert server.accepted == ["start", "FINISHED", "reopen", "FINISHED"]
+
+
 def test_a_journal_that_fails_holds_up_no_other(server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch) -> None:
     folders, server.failing = [write_journal(tmp_path, tag) for tag in "ab"], {"a"}
     monkeypatch.setattr(mirror, "Store", lambda _: server.store)
