@@ -15,7 +15,7 @@ from pipeline.container.checkout import Checkout
 from pipeline.core import interruption, limits
 from pipeline.core.environment import SUMMARY_FOLLOWS, Environment
 from pipeline.core.refusal import Refusal
-from pipeline.runs.mlflow import mirror_process
+from pipeline.runs.mlflow import mirror
 from pipeline.tools import checkout_lock, supervision
 from pipeline.tools.verbs import VERBS
 
@@ -97,7 +97,7 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
 def wait_for_mirrors(top: Path) -> None:
     """Wait until MLflow has what the commands have left to mirror processes, which end with the container."""
     with suppress(Refusal):  # the commands have reported invalid variables
-        mirror_process.wait_for_all(Environment.read().model_copy(update={"dvc_root": top}))
+        mirror.wait(Environment.read().model_copy(update={"dvc_root": top}))
 
 
 def is_kept(folder: Path) -> bool:

@@ -113,6 +113,7 @@ class Environment(BaseSettings):
     mlflow_workspace: str | None = Field(None, validation_alias="MLFLOW_WORKSPACE")
     mlflow_enable_workspaces: bool = Field(False, validation_alias="MLFLOW_ENABLE_WORKSPACES")
     mlflow_run_id: str | None = Field(None, validation_alias="MLFLOW_RUN_ID")
+    """Not used: the end of a stage says so."""
     mlflow_run_context: Json[dict[str, str]] | None = Field(None, validation_alias="MLFLOW_RUN_CONTEXT")
     """Tags of every training's run, as JSON. `mlflow.runName` is its name."""
     dvc_root: Path | None = Field(None, validation_alias="DVC_ROOT")
@@ -152,9 +153,11 @@ class Environment(BaseSettings):
         return environment
 
     def refuse_contradictions(self) -> None:
-        """Raise Refusal for variables of MLflow of which one would have no effect beside another."""
-        if self.mlflow_experiment_id and self.mlflow_experiment_name:
-            raise Refusal("MLFLOW_EXPERIMENT_ID: MLFLOW_EXPERIMENT_NAME is set, too, and may name another experiment: unset one of the two")
+        """Raise Refusal for variables of MLflow that would have no effect, so that runs would go to another place."""
+        if self.mlflow_experiment_id and self.tracking:
+            raise Refusal(
+                "MLFLOW_EXPERIMENT_ID: experiments are chosen by name: set MLFLOW_EXPERIMENT_NAME, and unset MLFLOW_EXPERIMENT_ID"
+            )
         if self.mlflow_workspace or self.mlflow_enable_workspaces:
             name = "MLFLOW_WORKSPACE" if self.mlflow_workspace else "MLFLOW_ENABLE_WORKSPACES"
             if self.tracking and not self.tracking_address.startswith(("http", "databricks")):

@@ -143,11 +143,9 @@ class Cursor:
     If the digest no longer matches, the journal was restored from a backup. `time_ms` is the time of the last event received from
     `events.jsonl`.
 
-    `has_ended` is True once the run has its final status, and the journal's copies of the model and other files are removed. `delayed` maps
-    each file that MLflow failed to store, such as "artifact plots/history.csv" or "model", to the offset in `events.jsonl` where its event
-    begins: it is sent again, and later events did not wait for it. `refused` has the reason for each thing that MLflow refuses, such as
-    "metric a?b", so that it is left out. `replaced` is the id of the run that was sent before to this store, and then deleted there; None
-    if there was none.
+    `has_ended` is True once the run has its final status, and the journal's copies of the model and other files are removed. `refused` has
+    the reason for each thing that MLflow refuses, such as "metric a?b", so that it is left out. `replaced` is the id of the run that was
+    sent before to this store, and then deleted there; None if there was none.
     """
 
     run_id: str | None = None
@@ -156,7 +154,6 @@ class Cursor:
     marks: dict[str, str] = field(default_factory=dict)
     time_ms: int = 0
     has_ended: bool = False
-    delayed: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     replaced: str | None = None
 
@@ -171,6 +168,8 @@ class Cursor:
             saved = read_stores(folder)[store]
             cursor = cls(**{name: saved[name] for name in cls.__dataclass_fields__ if name in saved})  # earlier versions saved others, too
             is_same_journal = cursor.marks == cursor._find_marks(folder)
+            # earlier versions sent the events after a file that MLflow failed to store: begin again at the first such file
+            cursor.offsets[EVENTS] = min([cursor.offsets[EVENTS], *saved.get("delayed", {}).values()])
         except (AttributeError, KeyError, OSError, TypeError):
             return cls()
         return cursor if is_same_journal else cls(cursor.run_id, cursor.experiment_id)

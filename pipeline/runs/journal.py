@@ -164,9 +164,9 @@ class Journal:
         """Create a journal called `name` (default: a new name) for the stage called `stage`, and append the event `start` with the metadata
         `info`.
 
-        `more` has further fields of this event: `experiment` is the name of the MLflow experiment, and `run_id` is the id of the MLflow run
-        that the user set. If the journal does not record a training but adds to the run of a model, such as an evaluation, `model_sha256`
-        is the digest of the model file. Raises BlockingIOError if another process has this journal open for writing.
+        `more` has further fields of this event: `experiment` is the name of the MLflow experiment. If the journal does not record a training
+        but adds to the run of a model, such as an evaluation, `model_sha256` is the digest of the model file. Raises BlockingIOError if
+        another process has this journal open for writing.
         """
         folder = journals_folder(root) / (name or new_name(root))
         folder.mkdir(parents=True, exist_ok=True)

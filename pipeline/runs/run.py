@@ -15,9 +15,8 @@ from pipeline.core.observer import Net
 from pipeline.core.refusal import Refusal
 from pipeline.runs import journal, record
 from pipeline.runs.journal import Journal, RunInfo, Status
-from pipeline.runs.mlflow import mirror_process
+from pipeline.runs.mlflow import mirror
 from pipeline.runs.mlflow.address import Address
-from pipeline.runs.mlflow.store import destination
 
 LONGEST_REASON = 500
 
@@ -28,7 +27,7 @@ class Run:
     def __init__(self, environment: Environment, open_journal: Callable[[], Journal] | None = None) -> None:
         """Open a journal by `open_journal`, and start its mirror process, unless there is one. If `open_journal` is None, tracking is off."""
         self._environment = environment
-        self._net = Net(partial(mirror_process.say_failure, environment, "the run continues, but its journal is incomplete"))
+        self._net = Net(partial(mirror.say_failure, environment, "the run continues, but its journal is incomplete"))
         self._journal: Journal | None = None
         self._mirror: subprocess.Popen[bytes] | None = None
         self._has_mirror = False
@@ -39,7 +38,7 @@ class Run:
                 if environment.tracking_mirror:
                     # the mirror of `train` is still there when `evaluate` begins
                     self._has_mirror = journal.is_mirrored(folder)
-                    self._mirror = None if self._has_mirror else mirror_process.start(folder, environment)
+                    self._mirror = None if self._has_mirror else mirror.start(folder, environment)
 
     @property
     def folder(self) -> Path | None:
@@ -78,13 +77,14 @@ class Run:
             return
         with self._net:
             if status == "KILLED":
-                mirror_process.say(
-                    self._environment, f"`python -m pipeline sync` delivers what MLflow does not have yet of run {self.folder.name}"
-                )
-            elif status == "FAILED" or not is_followed:
-                mirror_process.wait(self._mirror, self.folder, self._environment)
-            else:
-                mirror_process.wait_for_start(self._mirror, self.folder, self._environment)
+                rest = f"`python -m pipeline sync` delivers what MLflow does not have yet of run {self.folder.name}"
+                Address.of(self._environment).say(rest, failed=True)
+                return
+            if self._mirror:
+                mirror.wait_for_start(self._mirror, self.folder, self._environment)
+            if status == "FAILED" or not is_followed:
+                mirror.wait(self._environment, self.folder)
+                mirror.report(self.folder, self._environment)
 
     def _write(self, write: Callable[[Journal], None]) -> None:
         if self._journal:
@@ -107,7 +107,7 @@ def training(environment: Environment, *, resume_file: Path, info: RunInfo, stag
             return Journal.reopen(folder, stage=stage, info=info)
         name = name or journal.new_name(environment.root)
         files.write_text(resume_file, name + "\n")  # first: after a kill in between, an unnamed journal would become a second run
-        return Journal.create(environment.root, name=name, stage=stage, info=info, **destination(environment))
+        return Journal.create(environment.root, name=name, stage=stage, info=info, experiment=experiment(environment, info))
 
     return tracked(environment, open_journal, is_followed=environment.summary_follows or bool(environment.dvc_stage))
 
@@ -116,8 +116,8 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
     """Record something about the model file `model`, for example an evaluation, in the run that trained it.
 
     `info` is the metadata to add, and `stage` the name of the stage. Reopen the journal of that run. If this checkout does not have that
-    journal, or another process is writing it, create a new journal. The new journal is sent to the run that MLFLOW_RUN_ID names, else to
-    the run that trained the model. If MLflow has neither, it becomes a new run.
+    journal, or another process is writing it, create a new journal. The new journal is sent to the run that trained the model. If MLflow
+    does not have that run, it becomes a new run.
     """
 
     def open_journal() -> Journal:
@@ -125,11 +125,17 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
         if found := record.run_of_model(environment.root, digest):
             with suppress(BlockingIOError):  # another process is writing this journal
                 return Journal.reopen(found.folder, stage=stage, info=info, amends=True)
-        new = Journal.create(environment.root, stage=stage, info=info, model_sha256=digest, **destination(environment))
+        more = {"experiment": experiment(environment, info), "model_sha256": digest}
+        new = Journal.create(environment.root, stage=stage, info=info, **more)
         new.model(model)  # has no effect if the run in MLflow already has the model
         return new
 
     return tracked(environment, open_journal, is_followed=environment.summary_follows)
+
+
+def experiment(environment: Environment, info: RunInfo) -> str:
+    """Return the name of the MLflow experiment: the one that the user has set when the journal begins, or else that of the data."""
+    return environment.mlflow_experiment_name or info.experiment
 
 
 @contextmanager

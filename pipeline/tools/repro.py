@@ -14,7 +14,7 @@ from pipeline.evaluate.reports import recorded
 from pipeline.runs import journal, run_description
 from pipeline.runs import run as tracking
 from pipeline.runs.events import Cursor
-from pipeline.runs.mlflow import mirror_process
+from pipeline.runs.mlflow import mirror
 from pipeline.runs.mlflow.address import Address
 from pipeline.tools import checkout_lock, supervision, ui
 from pipeline.tools.check import command as check
@@ -36,8 +36,8 @@ def summarize() -> None:
     name = tracking.journal_of(environment, paths.model)
     print(f"model: {paths.model}    figures: {paths.plots}/" + (f"    run: {name}" if name else ""))
     if environment.tracking and environment.tracking_mirror and name:
-        mirror_process.wait_for_all(environment)
-        mirror_process.report(journal.journals_folder(environment.root) / name, environment)
+        mirror.wait(environment)
+        mirror.report(journal.journals_folder(environment.root) / name, environment)
     if hint := comparison_hint(environment, name):
         print(f"compare runs: {hint}")
 
@@ -80,7 +80,7 @@ def run(assignments: Sequence[str] = ()) -> int:
             if code == KILLED:
                 print(RESUMES, file=sys.stderr, flush=True)
             if code not in interruption.EXIT_CODES:
-                mirror_process.wait_for_all(Environment.read())  # `train` has left this to the summary
+                mirror.wait(Environment.read())  # `train` has left this to the summary
             return code
         summarize()
     return 0

@@ -10,8 +10,7 @@ def run(follow: str | None) -> int:
     """Send journals, the local records of runs, to MLflow: all that are not completely in an MLflow store yet. Return 0 if this succeeds,
     else 1.
 
-    If `follow` is the folder of a journal, send this journal until the stage that writes it has ended and MLflow has everything. Then send
-    the journals of earlier runs for a limited time; whether this succeeds does not change the exit code.
+    If `follow` is the folder of a journal, send this journal until the stage that writes it has ended and MLflow has everything.
     """
     environment = Environment.read()
     return mirror.follow(Path(follow), environment) if follow else int(mirror.sync(environment) > 0)

@@ -13,7 +13,7 @@ from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
 from pipeline.runs.events import Cursor
 from pipeline.runs.mlflow.address import redacted_output
-from pipeline.runs.mlflow.store import Store, destination
+from pipeline.runs.mlflow.store import Store
 from pipeline.runs.record import runs_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run(host: str, port: int) -> int:
         raise Refusal(f"--port {port}: is no port: write a number from 1 to {LAST_PORT}")
     environment = Environment.read()
     store = Store(environment)
-    with redacted_output(store.address.secrets):
+    with redacted_output(store.address):
         if store.address.is_server:
             with store.refusing(
                 "MLFLOW_TRACKING_URI", f"{store.address.shown} does not answer", ": start the server, or unset the variable"
@@ -51,9 +51,8 @@ def opened(store: Store, environment: Environment) -> str:
 
     Without either, it is the experiment of the store that was changed last.
     """
-    chosen = destination(environment)
-    if "experiment" in chosen or "experiment_id" in chosen:
-        return store.experiment_id(chosen)
+    if environment.mlflow_experiment_name:
+        return store.experiment_id(environment.mlflow_experiment_name)
     ids = [each.experiment_id for each in store.client.search_experiments(order_by=["last_update_time DESC"])]
     of_runs = (Cursor.load(run.folder, store.address.key).experiment_id for run in reversed(runs_of(environment.root)))
     return next((each for each in of_runs if each in ids), None) or next(iter(ids), "0")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.runs import events
-from pipeline.runs.mlflow.sender import rounded
+from pipeline.runs.mlflow.delivery import rounded
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -4,12 +4,10 @@ Importing MLflow takes longer than what these tests measure.
 """
 
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -53,18 +51,6 @@ class ForkedMirror(subprocess.Popen[bytes]):
             self.returncode = 0
         return self.returncode
 
-    def kill(self) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
-
-    def wait(self, timeout: float | None = None) -> int:
-        end_s = time.monotonic() + (math.inf if timeout is None else timeout)
-        while self.poll() is None:
-            if time.monotonic() >= end_s:
-                raise subprocess.TimeoutExpired("mirror", timeout or 0)
-            time.sleep(0.01)
-        return 0
-
     def __del__(self, *_: Any) -> None:
         """Popen.__init__ was not called, so there is nothing to clean up."""
 
@@ -87,10 +73,10 @@ def serve(*, folder: str, port: int) -> None:
 def main() -> NoReturn:
     for heavy in ("mlflow.pytorch", "mlflow.server.fastapi_app", "torch.export._trace", "tests.runs.tiny"):
         import_module(heavy)
-    from pipeline.runs.mlflow import mirror_process
+    from pipeline.runs.mlflow import mirror
     from tests.faults import stage
 
-    mirror_process.subprocess = SimpleNamespace(Popen=ForkedMirror, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
+    mirror.subprocess = SimpleNamespace(Popen=ForkedMirror, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
 

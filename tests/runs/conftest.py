@@ -12,7 +12,7 @@ import pytest
 from pipeline.core.environment import Environment
 from pipeline.runs import run
 from pipeline.runs.journal import Dataset, Journal, RunInfo, journals
-from pipeline.runs.mlflow import mirror, mirror_process
+from pipeline.runs.mlflow import mirror
 from pipeline.runs.mlflow.store import Store
 from pipeline.runs.utilization import Sampler
 from tests.faults import comparison
@@ -86,7 +86,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Tracked:
     root = tmp_path_factory.mktemp("tracked")
     environment = Environment.model_validate({"DVC_ROOT": root})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mirror_process, "start", lambda *_: None)
+        patch.setattr(mirror, "start", lambda *_: None)
         for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID"):
             patch.delenv(name, raising=False)
         model = tiny.write(root / "model.safetensors")
@@ -112,7 +112,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Tracked:
 @pytest.fixture
 def without_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     """A root without MLflow: stages write their journals, and no mirror is started."""
-    monkeypatch.setattr(mirror_process, "start", lambda *_: None)
+    monkeypatch.setattr(mirror, "start", lambda *_: None)
     return Environment.model_validate({"DVC_ROOT": tmp_path})
 
 

@@ -6,7 +6,7 @@ from sqlalchemy import make_url
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
-from pipeline.runs.mlflow.address import Address, forms, redacted, redacted_output
+from pipeline.runs.mlflow.address import Address, redacted_output
 
 MakeEnvironment = Callable[..., Environment]
 
@@ -48,8 +48,10 @@ def test_a_secret_is_redacted_wherever_it_stands_in_the_address(make_environment
         assert "hidden" not in Address.of(make_environment(address)).redacted(f"{address} hidden/word hidden%2Fword")
 
 
-def test_a_secret_is_redacted_however_it_is_written() -> None:
+def test_a_secret_is_redacted_however_it_is_written(make_environment: MakeEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "")
     for given in ('some/secret key+"ü', "some%2Fsecret%20key%2B%22%C3%BC"):
+        monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", given)
         for form in (
             'some/secret key+"ü',
             "some/secret%20key%2B%22%C3%BC",
@@ -57,11 +59,13 @@ def test_a_secret_is_redacted_however_it_is_written() -> None:
             "some%2Fsecret+key%2B%22%C3%BC",
             'some/secret key+\\"\\u00fc',
         ):
-            assert redacted(f"({form})", forms([given, ""])) == "(***)"
+            assert Address.of(make_environment("http://host:5000")).redacted(f"({form})") == "(***)"
 
 
-def test_a_secret_that_contains_another_is_redacted_as_a_whole() -> None:
-    assert redacted("secrets secret", forms(["secret", "secrets"])) == "*** ***"
+def test_a_secret_that_contains_another_is_redacted_as_a_whole(make_environment: MakeEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secrets")
+    assert Address.of(make_environment("http://host:5000")).redacted("secrets secret") == "*** ***"
 
 
 def test_secrets_of_the_environment_are_redacted_and_words_are_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -72,8 +76,15 @@ def test_secrets_of_the_environment_are_redacted_and_words_are_not(monkeypatch: 
     assert of_server.redacted("true some/secret key+ some%2Fsecret%20key%2B abc hidden") == "true *** *** *** ***"
 
 
-def test_an_uncaught_error_is_printed_without_its_secrets(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended, redacted_output(["hidden"]):
-        raise RuntimeError("no answer from https://someone:hidden@tracking.example")
+def test_an_uncaught_error_is_printed_without_its_secrets(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    address = Address("https://someone:hidden@tracking.example", tmp_path)
+    with pytest.raises(SystemExit) as ended, redacted_output(address):
+        raise RuntimeError(f"no answer from {address.given}")
     assert (ended.value.code, ended.value.__suppress_context__) == (1, True)
     assert "RuntimeError: no answer from https://someone:***@tracking.example" in capsys.readouterr().err
+
+
+def test_a_message_is_one_line_without_secrets(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    address = Address("https://someone:hidden@tracking.example", tmp_path)
+    address.say(f"no answer\nfrom {address.given}", failed=True)
+    assert capsys.readouterr().err == "tracking: no answer from https://someone:***@tracking.example\n"

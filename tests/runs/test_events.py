@@ -92,7 +92,14 @@ def test_a_restored_journal_is_delivered_from_its_beginning_even_if_it_has_grown
         assert events.is_pending(writing.folder)
 
 
-def test_a_position_that_an_earlier_version_saved_is_read(tmp_path: Path) -> None:
-    saved = {"a store": {"run_id": "a run", "offsets": {events.EVENTS: 0, events.SYSTEM: 0}, "has_failed": True}}
-    (tmp_path / events.DELIVERED).write_text(json.dumps(saved))
-    assert events.Cursor.load(tmp_path, "a store") == events.Cursor("a run")
+@pytest.mark.parametrize(("delayed", "num_left"), [({}, 1), ({"model": 1, "artifact plots/a.csv": 0}, 3)])
+def test_a_position_that_an_earlier_version_saved_is_read(path: Path, delayed: dict[str, int], num_left: int) -> None:
+    """It may have sent events after files that it noted as delayed: the files are sent, and these events again."""
+    ends = [0, *(event.end for event in events.read(path))]
+    events.Cursor("a run", offsets={events.EVENTS: ends[2], events.SYSTEM: 0}).save(path.parent, "a store")
+    saved = events.read_stores(path.parent)
+    saved["a store"] |= {"has_failed": True, "delayed": {what: ends[index] for what, index in delayed.items()}}
+    (path.parent / events.DELIVERED).write_text(json.dumps(saved))
+    cursor = events.Cursor.load(path.parent, "a store")
+    assert cursor.run_id == "a run"
+    assert len(list(events.read(path, cursor.offsets[events.EVENTS]))) == num_left

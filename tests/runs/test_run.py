@@ -17,7 +17,7 @@ from pipeline.core.interruption import Interrupted
 from pipeline.runs import events, journal, run
 from pipeline.runs.events import Cursor, is_pending
 from pipeline.runs.journal import RunInfo
-from pipeline.runs.mlflow import mirror, mirror_process
+from pipeline.runs.mlflow import mirror
 from pipeline.runs.mlflow.address import Address
 from tests.runs import tiny
 
@@ -50,8 +50,8 @@ def test_the_end_of_a_stage_sets_the_status_and_waits_for_mlflow_only_if_nothing
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException | None, variables: dict[str, str], status: str, waits: bool
 ) -> None:
     waited = MagicMock()
-    monkeypatch.setattr(mirror_process, "start", lambda *_: MagicMock(subprocess.Popen))
-    monkeypatch.setattr(mirror_process, "wait", waited)
+    monkeypatch.setattr(mirror, "start", lambda *_: MagicMock(subprocess.Popen))
+    monkeypatch.setattr(mirror, "wait", waited)
     environment = Environment.model_validate({"DVC_ROOT": tmp_path, **variables})
     with (
         pytest.raises(type(error)) if error else nullcontext(),
@@ -102,37 +102,31 @@ def test_a_journal_names_its_experiment(tmp_path: Path, without_mirror: Environm
     assert [begin.fields["experiment"] for begin in begins] == ["mine", "mine"]
 
 
-def test_a_stage_reports_that_its_run_is_not_the_named_one(without_mirror: Environment, trained: Path, capsys) -> None:
-    Cursor(run_id="this").save(trained, Address.of(without_mirror).key)
-    for named, num_messages in ((None, 0), ("another", 1), ("this", 0)):
-        mirror_process.report(trained, without_mirror.model_copy(update={"mlflow_run_id": named}))
-        output = capsys.readouterr().err
-        assert output.count("MLFLOW_RUN_ID=another is not used") == output.count("is delivered to the run this") == num_messages
-
-
-def test_messages_of_an_incomplete_run_count_the_events_of_both_files_and_end_with_the_last_error(
+def test_the_end_of_a_stage_reports_what_mlflow_does_not_have_and_which_run_has_the_journal(
     without_mirror: Environment, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (trained / events.SYSTEM).write_text('{"kind":"metrics","time_ms":1,"step":0,"values":{}}\n')
-    log = trained / mirror_process.LOG
-    for delayed in ({}, {"model": 0}):
-        Cursor(delayed=delayed).save(trained, Address.of(without_mirror).key)
-        mirror_process.report(trained, without_mirror)
-        log.write_text("tracking: an earlier one\ntracking: the token is expired\nTraceback\n")
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("tracking: 3 events of run")
-    assert first.endswith(f"(its log is {log})")
-    assert second.startswith("tracking: 4 events of run")
-    assert second.endswith(f"The last error in {log}: the token is expired")
+    log, environment = trained / mirror.LOG, without_mirror.model_copy(update={"mlflow_run_id": "another"})
+    mirror.report(trained, without_mirror)
+    log.write_text("tracking: an earlier one\ntracking: the token is expired\nTraceback\n")
+    mirror.report(trained, environment)
+    offsets = {name: (trained / name).stat().st_size for name in (events.EVENTS, events.SYSTEM)}
+    Cursor("this", offsets=offsets, has_ended=True).save(trained, Address.of(without_mirror).key)
+    mirror.report(trained, environment)
+    without_log, unused, with_log, used = capsys.readouterr().err.splitlines()
+    assert without_log.startswith(f"tracking: run {trained.name} is not completely in MLflow yet: `python -m pipeline sync` delivers")
+    assert without_log.endswith(f"The last error in {log}: none")
+    assert with_log.endswith(f"The last error in {log}: the token is expired")
+    for line, run_id in ((unused, "none yet"), (used, "this")):
+        assert line.startswith("tracking: MLFLOW_RUN_ID is not used")
+        assert line.endswith(f"that of {trained.name} is {run_id}")
 
 
-def test_the_end_of_a_run_and_sync_agree_on_what_is_delivered(without_mirror: Environment, trained: Path, capsys) -> None:
+def test_a_run_that_one_store_has_is_not_sent_to_another(without_mirror: Environment, trained: Path, capsys) -> None:
     offsets = {events.EVENTS: (trained / events.EVENTS).stat().st_size, events.SYSTEM: 0}
     Cursor(run_id="there", offsets=offsets, has_ended=True).save(trained, "another store")
-    mirror_process.report(trained, without_mirror)
-    assert capsys.readouterr().err.endswith("is already in another MLflow store, and is not sent to a second one\n")
     assert mirror.sync(without_mirror) == 0
-    assert "every run is already in an MLflow store" in capsys.readouterr().out
+    assert "every run of this checkout is in an MLflow store, and is not sent to another one" in capsys.readouterr().out
 
 
 def test_an_addition_waits_for_a_lock_that_is_held_for_a_moment(without_mirror: Environment, tmp_path: Path, monkeypatch) -> None:
@@ -155,11 +149,20 @@ def test_a_broken_pipe_as_stderr_stops_nothing(without_mirror: Environment, tmp_
     assert last_status(without_mirror) == "FINISHED"
 
 
-def test_a_stage_does_not_wait_for_a_mirror_that_no_signal_ends(without_mirror: Environment, trained: Path) -> None:
-    hanging = MagicMock(subprocess.Popen, poll=MagicMock(return_value=None))
-    hanging.wait.side_effect = subprocess.TimeoutExpired("mirror", 5)
-    mirror_process.wait(hanging, trained, without_mirror.model_copy(update={"tracking_wait_s": 0.3}))
-    hanging.kill.assert_called_once()
+def test_the_wait_for_a_mirror_ends_at_its_limit_or_with_the_mirror_or_the_delivery(without_mirror: Environment, trained: Path) -> None:
+    def waited_s(limit_s: float, *folders: Path) -> float:
+        begin_s = time.monotonic()
+        mirror.wait(without_mirror.model_copy(update={"tracking_wait_s": limit_s}), *folders)
+        return time.monotonic() - begin_s
+
+    assert waited_s(60) < 30
+    with files.locked(trained / journal.MIRROR_LOCK, wait=False):
+        assert min(waited_s(0.3), waited_s(0.3, trained)) > 0.3
+        with files.locked(trained / journal.WRITER_LOCK, wait=False):
+            assert waited_s(60) < 30, "the stage that writes it waits itself"
+        offsets = {events.EVENTS: (trained / events.EVENTS).stat().st_size, events.SYSTEM: 0}
+        Cursor("a run", offsets=offsets, has_ended=True).save(trained, "a store")
+        assert waited_s(60) < 30
 
 
 def test_broken_tracking_is_reported_once_and_stops_nothing(without_mirror: Environment, tmp_path: Path, capsys) -> None:
@@ -197,13 +200,11 @@ def test_tracking_can_be_switched_off(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_mlflow_the_journal_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
-    environment = Environment.model_validate({"DVC_ROOT": tmp_path})
-    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()):
-        pass
-    assert capsys.readouterr().err.count("MLflow is not installed") == 1
-    assert mirror.sync(environment) == 1
+def test_without_mlflow_the_journal_is_kept(without_mirror: Environment, trained: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    assert mirror.sync(without_mirror) == 1
+    assert f"{trained.name}: not delivered: ModuleNotFoundError: import of mlflow halted" in capsys.readouterr().err
+    assert is_pending(trained)
 
 
 def test_a_metric_costs_the_loop_a_few_calls_and_no_wait_for_a_disk(without_mirror: Environment, tmp_path: Path) -> None:
@@ -228,7 +229,7 @@ def test_a_metric_costs_the_loop_a_few_calls_and_no_wait_for_a_disk(without_mirr
 
 
 def test_mirror_and_copy_of_the_model_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror_process, "start", MagicMock(side_effect=AssertionError))
+    monkeypatch.setattr(mirror, "start", MagicMock(side_effect=AssertionError))
     environment = Environment.model_validate(
         {"DVC_ROOT": tmp_path, "PIPELINE_TRACKING_MIRROR": "false", "PIPELINE_TRACKING_MODEL": "false"}
     )
@@ -242,10 +243,10 @@ def test_mirror_and_copy_of_the_model_can_be_left_out(tmp_path: Path, monkeypatc
 def test_a_stage_that_is_followed_leaves_a_mirror_for_which_others_can_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = Environment.model_validate({"DVC_ROOT": tmp_path, "DVC_STAGE": "train"})
     slow = "import fcntl, sys, time; time.sleep(0.3); lock = open(sys.argv[1], 'a'); fcntl.flock(lock, fcntl.LOCK_EX); time.sleep(60)"
-    monkeypatch.setattr(mirror_process, "command", lambda folder: [sys.executable, "-c", slow, str(folder / journal.MIRROR_LOCK)])
+    monkeypatch.setattr(mirror, "command", lambda folder: [sys.executable, "-c", slow, str(folder / journal.MIRROR_LOCK)])
     with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()):
         pass
-    process = mirror_process.STARTED[-1]
+    process = mirror.STARTED[-1]
     try:
         assert journal.is_mirrored(journal.journals(tmp_path)[0])
     finally:

@@ -20,8 +20,8 @@ from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
 from pipeline.runs.journal import Journal, RunInfo
 from pipeline.runs.mlflow import mirror
-from pipeline.runs.mlflow.sender import Sender
-from pipeline.runs.mlflow.store import UNNAMED, Store, accepting, destination, failure, is_refusal
+from pipeline.runs.mlflow.delivery import Sender
+from pipeline.runs.mlflow.store import UNNAMED, Store, accepting, is_refusal
 from tests.runs.conftest import Tracked
 
 
@@ -80,7 +80,7 @@ def test_a_locked_database_is_not_called_damaged(tracked, without_mirror: Enviro
 
 def test_sync_reports_the_remedy_for_a_damaged_store(without_mirror: Environment, tmp_path: Path, capsys) -> None:
     assert mirror.sync(without_mirror) == 0
-    assert capsys.readouterr().out == "tracking: nothing to deliver: there are no runs here\n"
+    assert "nothing to deliver" in capsys.readouterr().out
     Journal.create(tmp_path, stage="train", info=RunInfo()).close()
     (tmp_path / "mlflow.db").write_text("no database")
     assert mirror.sync(without_mirror) == 1
@@ -101,25 +101,10 @@ def test_a_database_that_does_not_accept_the_connection_is_not_asked_again_for_m
         _ = Store(make_environment(address)).client
 
 
-def test_a_run_goes_to_the_experiment_whose_number_is_set(tracked: Tracked, make_environment, capsys: pytest.CaptureFixture[str]) -> None:
-    """A number that the store does not have, or that was set for another store, names none of its experiments."""
-    number = tracked.client.create_experiment("by its number")
-    for others, start in (
-        ({"MLFLOW_EXPERIMENT_ID": number}, None),
-        ({"MLFLOW_EXPERIMENT_ID": "987654"}, None),
-        ({}, {"experiment": "pipeline", "experiment_id": number, "store": "another"}),
-    ):
-        environment = make_environment(f"sqlite:///{tracked.environment.root}/mlflow.db", **others)
-        found = Store(environment).run_for("numbered", start or destination(environment), None)
-        is_used = start is None and others == {"MLFLOW_EXPERIMENT_ID": number}
-        assert tracked.client.get_experiment(found.info.experiment_id).name == ("by its number" if is_used else "pipeline")
-        assert ("is not used" in capsys.readouterr().out) == (not is_used)
-
-
 @pytest.mark.parametrize("name", ["my photos", "größe", "a/b", "..", "x" * 200])
 def test_an_experiment_of_any_name_has_a_folder_that_mlflow_can_load_from(tracked: Tracked, name: str) -> None:
     store = Store(tracked.environment)
-    location = store.client.get_experiment(store.experiment_id({"experiment": name})).artifact_location
+    location = store.client.get_experiment(store.experiment_id(name)).artifact_location
     folder = location.removeprefix(f"{(tracked.environment.root / 'mlruns').as_uri()}/")
     assert re.fullmatch(r"[\w.-]+", folder, re.ASCII)
     assert folder.strip(".")
@@ -130,7 +115,7 @@ def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(tracked
     """The command is run as it is printed."""
     shutil.copy(tracked.environment.root / "mlflow.db", tmp_path)
     environment = Environment.model_validate({"DVC_ROOT": tmp_path})
-    number = Store(environment).experiment_id({})
+    number = Store(environment).experiment_id(UNNAMED)
     Store(environment).client.delete_experiment(number)
     Journal.create(tmp_path, stage="train", info=RunInfo()).close()
     assert mirror.sync(environment) == 1
@@ -151,16 +136,13 @@ def test_metrics_are_never_logged_asynchronously(tracked: Tracked, monkeypatch: 
     assert not MLFLOW_ENABLE_ASYNC_LOGGING.get()
 
 
-@pytest.mark.parametrize(
-    ("code", "refuses", "lasts"),
-    [("PERMISSION_DENIED", False, True), ("TEMPORARILY_UNAVAILABLE", False, False), ("BAD_REQUEST", True, False)],
-)
-def test_a_request_is_left_out_only_if_its_content_is_rejected_twice(code: str, refuses: bool, lasts: bool) -> None:
-    """A server that denies is told from one that is down. A row that another delivery was making is there at the second time."""
+@pytest.mark.parametrize(("code", "refuses"), [("PERMISSION_DENIED", False), ("TEMPORARILY_UNAVAILABLE", False), ("BAD_REQUEST", True)])
+def test_a_request_is_left_out_only_if_its_content_is_rejected_twice(code: str, refuses: bool) -> None:
+    """A row that another delivery was making is there at the second time."""
     from mlflow.exceptions import RestException
 
     error = RestException({"error_code": code, "message": "no"})
-    assert (is_refusal(error), "`python -m pipeline doctor`" in failure(error)) == (refuses, lasts)
+    assert is_refusal(error) == refuses
     send = MagicMock(side_effect=[error, None])
     with nullcontext() if refuses else pytest.raises(RestException):
         accepting(send)
@@ -171,3 +153,13 @@ def test_a_request_is_left_out_only_if_its_content_is_rejected_twice(code: str, 
         left_out: dict[str, str] = {}
         Sender(MagicMock(), "a run", Path(), left_out)._or_leave_out("a dataset", MagicMock(side_effect=[error, None]))
         assert not left_out
+
+
+def test_a_file_is_left_out_if_it_is_too_large_for_the_server_but_not_if_the_server_fails() -> None:
+    from requests import HTTPError, Response
+
+    for status, refuses in ((413, True), (500, False), (507, False)):
+        response = Response()
+        response.status_code = status
+        assert is_refusal(HTTPError(response=response)) == refuses
+    assert not is_refusal(OSError("the disk is full"))

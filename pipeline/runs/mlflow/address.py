@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,15 +22,10 @@ CERTAIN = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 """Environment variables whose values are secrets, whatever their length."""
 SECRET = re.compile("password|passwd|token|secret|credential|(access|account|api|storage)_?key|connection_string", re.IGNORECASE)
 """Matches names of environment variables, and of parameters in the query of an address, whose values are secrets."""
+PREFIX = "tracking: "
+"""Begins each message of tracking: at the end of a stage, the last one in `mirror.log` is printed again."""
 SHORTEST = 8
 """The minimum length of a secret in a variable that is not in `CERTAIN`. Replacing a value such as `1` or `true` would garble any text."""
-
-
-def redacted(text: str, secrets: Sequence[str]) -> str:
-    """Return the text with every string in `secrets` replaced by `***`. `secrets` is a list that `forms` returned."""
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    return text
 
 
 def forms(secrets: Iterable[str]) -> list[str]:
@@ -47,14 +42,13 @@ def forms(secrets: Iterable[str]) -> list[str]:
 
 
 class RedactedStream(io.TextIOBase):
-    """A text stream that writes to another stream, with every secret replaced by `***`."""
+    """A text stream that writes to another stream, without the secrets that the tracking address and the environment hold."""
 
-    def __init__(self, stream: TextIO, secrets: Sequence[str]) -> None:
-        self._stream = stream
-        self._secrets = secrets
+    def __init__(self, stream: TextIO, address: "Address") -> None:
+        self._stream, self._address = stream, address
 
     def write(self, text: str) -> int:
-        self._stream.write(redacted(text, self._secrets))
+        self._stream.write(self._address.redacted(text))
         return len(text)
 
     def flush(self) -> None:
@@ -62,15 +56,15 @@ class RedactedStream(io.TextIOBase):
 
 
 @contextlib.contextmanager
-def redacted_output(secrets: Sequence[str]) -> Iterator[None]:
-    """Replace `secrets` by `***` in everything that is printed inside the block. `secrets` is a list that `forms` returned.
+def redacted_output(address: "Address") -> Iterator[None]:
+    """Replace the secrets that the tracking address and the environment hold by `***` in everything that is printed inside the block.
 
     If the block raises an Exception other than Refusal, print its traceback without the secrets, and raise SystemExit(1) in its place.
     Otherwise, the interpreter would print the traceback with the secrets.
     """
     with (
-        contextlib.redirect_stdout(RedactedStream(sys.stdout, secrets)),
-        contextlib.redirect_stderr(RedactedStream(sys.stderr, secrets)),
+        contextlib.redirect_stdout(RedactedStream(sys.stdout, address)),
+        contextlib.redirect_stderr(RedactedStream(sys.stderr, address)),
     ):
         try:
             yield
@@ -160,7 +154,15 @@ class Address:
 
     def redacted(self, text: str) -> str:
         """Return the text with every secret replaced by `***`."""
-        return redacted(text, self.secrets)
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    def say(self, message: str, *, failed: bool = False) -> None:
+        """Print a message of tracking as one line, without secrets: to stderr if something has `failed`, else to stdout."""
+        with contextlib.suppress(OSError, ValueError):  # a full disk, a broken pipe, a closed stream
+            line = self.redacted(f"{PREFIX}{message}").replace("\n", " ")
+            print(line, file=sys.stderr if failed else sys.stdout, flush=True)
 
 
 def without_user(address: str) -> SplitResult:

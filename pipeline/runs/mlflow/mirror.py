@@ -1,32 +1,128 @@
-"""Delivers journals to MLflow: all journals once (`sync`), or the journal of a running stage until the stage ends (`sync --follow`).
+"""Delivers journals to MLflow: that of a running stage by a mirror process, so that a training never waits for MLflow, and all others by `sync`.
 
-A stage starts `sync --follow` as a separate process, so that a training never waits for MLflow. Importing MLflow takes seconds of a core, so this
-process imports it only when the steps of a short training are over.
+A stage starts the mirror process, `python -m pipeline sync --follow JOURNAL`. Whoever comes last waits for it: the last stage, or the command
+`summary`. Importing MLflow takes seconds of a core, so the mirror imports it only when the steps of a short training are over.
 """
 
+import contextlib
 import gc
-import importlib.util
-import math
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
+from pipeline.core.untrusted import shown
 from pipeline.runs import journal
 from pipeline.runs.events import Cursor, is_pending
-from pipeline.runs.mlflow import mirror_process
-from pipeline.runs.mlflow.address import redacted_output
+from pipeline.runs.mlflow.address import PREFIX, Address, redacted_output
 from pipeline.runs.mlflow.delivery import Delivery
-from pipeline.runs.mlflow.store import Store, failure, say
+from pipeline.runs.mlflow.store import Store, failure
+from pipeline.runs.record import EVALUATE, Record
 from pipeline.runs.utilization import Sampler
 
 START_AFTER_S = 30.0
 EVALUATED_WITHIN_S = 30.0
 DELIVER_EVERY_S, LONGEST_PAUSE_S = 1.0, 15.0  # each delivery calls fsync, so at most one per second
-LAST_ATTEMPTS_S = 3.0
-"""After its end, a stage waits for attempts that begin within this time. An attempt at a server that hangs takes longer, so it is the last one."""
-OTHERS_S = 10.0
+POLL_S = 0.1
+STARTED: "list[subprocess.Popen[bytes]]" = []
+"""Refers to the mirror processes of this stage, because Python warns if a process still runs when the last reference to it is gone."""
+CHECKOUT = Path(__file__).resolve().parents[3]
+LOG = "mirror.log"
+LONGEST_ERROR, LONGEST_LIST = 300, 3000
+NICENESS = 19  # if all cores are busy, the mirror then takes 1/60 of a core from the training; at niceness 10 it would take 1/10
+
+
+def say_failure(environment: Environment, consequence: str, error: Exception) -> None:
+    """Print in one line what follows from a failure of tracking, and the exception."""
+    Address.of(environment).say(f"{consequence}: {type(error).__name__}: {error}", failed=True)
+
+
+def command(folder: Path) -> list[str]:
+    """Return the command of the mirror process for the journal in `folder`."""
+    return [sys.executable, "-m", "pipeline", "sync", "--follow", str(folder)]
+
+
+def start(folder: Path, environment: Environment) -> "subprocess.Popen[bytes]":
+    """Start the mirror process, which sends the journal in `folder` to MLflow while the stage runs."""
+    variables = {
+        **os.environ,
+        "DVC_ROOT": str(environment.root.resolve()),  # the mirror runs in the checkout, not in the working directory of the stage
+        "CUDA_VISIBLE_DEVICES": "",  # no CUDA context: it would take GPU memory from the training
+        "OMP_NUM_THREADS": "1",
+    }
+    with (folder / LOG).open("ab") as log:
+        process = subprocess.Popen(
+            command(folder.resolve()), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=CHECKOUT, env=variables, start_new_session=True
+        )
+    STARTED.append(process)
+    os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
+    return process
+
+
+def poll(is_over: Callable[[], bool], seconds: float) -> bool:
+    """Wait until `is_over` returns True, but at most so many seconds. Return whether it is over."""
+    end_s = time.monotonic() + seconds
+    while not is_over():
+        if time.monotonic() >= end_s:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def wait_for_start(process: "subprocess.Popen[bytes]", folder: Path, environment: Environment) -> None:
+    """Wait until the mirror `process` holds the lock of the journal in `folder`, or has ended: before that, `wait` cannot see it."""
+    poll(lambda: process.poll() is not None or journal.is_mirrored(folder), environment.tracking_wait_s)
+
+
+def wait(environment: Environment, *folders: Path) -> None:
+    """Wait for the mirrors of the journals in `folders`, or of all journals if none is named, at most PIPELINE_TRACKING_WAIT_S seconds."""
+    end_s = time.monotonic() + environment.tracking_wait_s
+    for folder in folders or journal.journals(environment.root):
+        with contextlib.suppress(OSError):  # a journal of another user, or one that is being deleted
+            poll(partial(is_idle, folder), end_s - time.monotonic())
+
+
+def is_idle(folder: Path) -> bool:
+    """Return True if MLflow has the journal in `folder`, or if no mirror sends it, or if its stage is still running."""
+    return not (is_pending(folder) and journal.is_mirrored(folder)) or journal.is_written(folder)
+
+
+def report(folder: Path, environment: Environment) -> None:
+    """Print what MLflow does not have of the journal in `folder`, and the last error of its mirror process.
+
+    As for `sync`, a run is delivered once one store has all of it (`is_pending`). If the user set MLFLOW_RUN_ID, print which run has the
+    journal instead.
+    """
+    address = Address.of(environment)
+    cursor = Cursor.load(folder, address.key)
+    if environment.mlflow_run_id:
+        run_id = cursor.run_id or "none yet"
+        address.say(f"MLFLOW_RUN_ID is not used, because each training is a run of its own: that of {folder.name} is {run_id}", failed=True)
+    if lost := lost_message(cursor):
+        address.say(f"run {folder.name}: {lost}", failed=True)
+    if is_pending(folder):
+        remedy = f"`python -m pipeline sync` delivers the rest. The last error in {folder / LOG}: {last_error(folder)}"
+        address.say(f"run {folder.name} is not completely in MLflow yet: {remedy}", failed=True)
+
+
+def lost_message(cursor: Cursor) -> str:
+    """Return what MLflow refuses of a journal, with the reasons, and if its run was deleted there; "" if nothing."""
+    deleted = f"its run {cursor.replaced} in MLflow was deleted: it was sent again, as {cursor.run_id}. " if cursor.replaced else ""
+    refused = shown("; ".join(map(": ".join, cursor.refused.items())), LONGEST_LIST)
+    return deleted + (f"left out in MLflow: {refused}" if refused else "")
+
+
+def last_error(folder: Path) -> str:
+    """Return the last message of the mirror process of the journal in `folder`; "none" if there is none."""
+    log = folder / LOG
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    messages = [line.removeprefix(PREFIX) for line in lines if line.startswith(PREFIX)]
+    return shown(messages[-1], LONGEST_ERROR) if messages else "none"
 
 
 def sync(environment: Environment) -> int:
@@ -34,21 +130,35 @@ def sync(environment: Environment) -> int:
 
     First wait, with a time limit, for the mirrors that stages have left.
     """
-    mirror_process.wait_for_all(environment)
-    folders = journal.journals(environment.root)
-    pending = [folder for folder in folders if is_pending(folder)]
-    if not folders:
-        say("nothing to deliver: there are no runs here")
-        return 0
-    if not pending:
-        say("nothing to deliver: every run is already in an MLflow store, and such a run is not sent to another store")
-        return 0
-    if importlib.util.find_spec("mlflow") is None:
-        say(f"MLflow is not installed: {len(pending)} runs are kept in their journals")
-        return len(pending)
+    wait(environment)
     store = Store(environment)
-    with redacted_output(store.address.secrets):
-        return len(pending) - sum(deliveries(pending, store))
+    pending = [folder for folder in journal.journals(environment.root) if is_pending(folder)]
+    if not pending:
+        store.address.say("nothing to deliver: every run of this checkout is in an MLflow store, and is not sent to another one")
+    num_left = len(pending)
+    with redacted_output(store.address):
+        for folder in pending:
+            try:
+                num_left -= deliver(folder, store)
+            except Exception as error:  # whatever MLflow raises; the next delivery begins at the saved position
+                store.address.say(f"{folder.name}: not delivered: {failure(error)}", failed=True)
+    return num_left
+
+
+def deliver(folder: Path, store: Store) -> bool:
+    """Deliver the events that a journal has now, and print the outcome. Return True if its stage has exited and MLflow has all events.
+
+    If another process is delivering the journal, print that and return False. Raises the exceptions of `Delivery.catch_up`.
+    """
+    with files.locked(folder / journal.MIRROR_LOCK, wait=False) as taken:
+        is_complete = taken and Delivery(folder, store).catch_up()
+    if taken:
+        store.address.say(f"{folder.name}: {'delivered' if is_complete else 'delivered so far: its stage is still running'}")
+        if lost := lost_message(Cursor.load(folder, store.address.key)):
+            store.address.say(f"{folder.name}: {lost}")
+    else:
+        store.address.say(f"{folder.name}: is being delivered by another process")
+    return is_complete
 
 
 def follow(folder: Path, environment: Environment) -> int:
@@ -59,138 +169,45 @@ def follow(folder: Path, environment: Environment) -> int:
     gc.set_threshold(100_000, 50, 100)  # Python's default rule costs a fourth of the time in which MLflow is imported and its store created
     store = Store(environment)
     evaluated_within_s = EVALUATED_WITHIN_S if environment.dvc_stage == "train" else 0.0
-    with redacted_output(store.address.secrets):
-        while True:
+    with redacted_output(store.address):
+        # a stage that found the lock taken relies on this process, also if it opened the journal after the last delivery
+        while not Cursor.load(folder, store.address.key).is_complete(folder):
             with files.locked(folder / journal.MIRROR_LOCK, wait=True):
-                is_delivered = Mirror(folder, store).deliver_to_the_end(evaluated_within_s)
-            if not is_delivered and not journal.is_written(folder):
-                return 1
-            # a stage that found the lock taken relies on this process, also if it opened the journal after the last delivery
-            if Cursor.load(folder, store.address.key).is_complete(folder):
-                return 0
+                if not deliver_stages(folder, store, evaluated_within_s):
+                    return 1
+    return 0
 
 
-class Mirror:
-    """Sends the journal `folder` of a running stage to MLflow, and after the first success also journals of earlier runs."""
+def deliver_stages(folder: Path, store: Store, evaluated_within_s: float) -> bool:
+    """Send a journal until the stage has exited and MLflow has all events, and record system metrics as long as the stage runs.
 
-    def __init__(self, folder: Path, store: Store) -> None:
-        self._folder, self._store = folder, store
-        self._delivery = Delivery(folder, store)
-        self._failures = 0
-        self._earlier_are_due = True
-        self._stage = ""
-
-    def deliver_to_the_end(self, evaluated_within_s: float) -> bool:
-        """Send the journal until the stage has exited and MLflow has all events, and record system metrics as long as the stage runs.
-
-        Then wait `evaluated_within_s` seconds for another stage, or the same one resumed, to add to the journal, and do the same for it.
-        Return False if MLflow does not have all events after the last attempts.
-        """
-        start_after_s = START_AFTER_S
-        while True:
-            sampler = Sampler(self._folder)
-            sampler.start()
-            pause(start_after_s, self._folder, is_written=True)
-            start_after_s = 0.0
-            while journal.is_written(self._folder):
-                self._attempt()
-                pause(min(DELIVER_EVERY_S * 2**self._failures, LONGEST_PAUSE_S), self._folder, is_written=True)
-            sampler.stop()
-            is_complete = self._deliver_rest()
-            if journal.is_written(self._folder):
-                continue
-            if not is_complete:
-                return False
-            if self._stage == "evaluate" or not mirror_process.poll(self._is_continued, evaluated_within_s):
-                return True
-
-    def _is_continued(self) -> bool:
-        """Return True if the journal, which MLflow had, has got another event."""
-        return not Cursor.load(self._folder, self._store.address.key).is_complete(self._folder)
-
-    def _deliver_rest(self) -> bool:
-        """Make the attempts after the end of the stage. Return True once MLflow has all events, and False if another stage begins."""
-        end_s = time.monotonic() + LAST_ATTEMPTS_S
-        while not journal.is_written(self._folder):
-            if self._attempt():
-                return True
-            if self._failures or self._delivery.cursor.delayed:  # otherwise another stage has added events meanwhile
-                if time.monotonic() > end_s:
-                    break
-                pause(DELIVER_EVERY_S, self._folder, is_written=False)
-        return False
-
-    def _attempt(self) -> bool:
-        """Send the events that the journal has now. Return True if the stage has exited and MLflow has all events."""
-        try:
-            is_complete = self._delivery.catch_up()
-        except Exception as error:  # whatever MLflow raises
-            self._failures += 1
-            if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, ...: a server that is down for days must not fill the disk
-                say(f"delivery attempt {self._failures} failed: {failure(error)}", failed=True)
-            self._delivery = Delivery(self._folder, self._store)  # look up the run again: it may have been deleted
-            return False
-        self._failures = 0
-        self._stage = self._delivery.stage or self._stage
-        if self._earlier_are_due:
-            deliver_earlier(self._folder, self._store)
-            self._earlier_are_due = False
-        return is_complete
-
-
-def pause(pause_s: float, folder: Path, *, is_written: bool) -> None:
-    """Wait `pause_s` seconds, but only as long as `journal.is_written` returns `is_written`: a pause ends early when the stage ends."""
-    mirror_process.poll(lambda: journal.is_written(folder) != is_written, pause_s)
-
-
-def deliver_earlier(folder: Path, store: Store) -> None:
-    """Spend up to `OTHERS_S` seconds on journals of earlier runs that are not completely in MLflow. `folder` is the journal of this run.
-
-    Those with a file that MLflow failed to store come last.
+    Then wait `evaluated_within_s` seconds for another stage, or the same one resumed, to add to the journal, and do the same for it. While a
+    stage runs, a delivery that fails is tried again. Return False if the delivery after the end of a stage fails.
     """
-    others = [each for each in journal.journals(store.address.root) if each.name != folder.name]
-    try:
-        others = [each for each in others if is_pending(each) and not journal.is_written(each)]
-        others.sort(key=lambda each: bool(Cursor.load(each, store.address.key).delayed))
-        for _ in deliveries(others, store, time.monotonic() + OTHERS_S):
-            pass
-    except OSError as error:  # a journal of another user, or one that is being deleted: it must not end this delivery
-        say(f"earlier runs are not delivered: {error}", failed=True)
+    delivery, num_failures, pause_s = Delivery(folder, store), 0, START_AFTER_S
 
+    def has_more() -> bool:
+        return not delivery.cursor.is_complete(folder)
 
-def deliveries(folders: Iterable[Path], store: Store, deadline_s: float = math.inf) -> Iterator[bool]:
-    """Deliver the journals in `folders`, one per iteration. For each, yield True if MLflow has all of it, else False.
-
-    Stop if MLflow is unreachable, or when `time.monotonic()` exceeds `deadline_s`.
-    """
-    for folder in folders:
-        if time.monotonic() > deadline_s:
-            return
-        try:
-            yield deliver(folder, store)
-        except Exception as error:  # the cursor stays, so the next attempt resumes there
-            say(f"{folder.name}: not delivered: {failure(error)}", failed=True)
-            if not store.is_reachable():
-                return
-            yield False
-
-
-def deliver(folder: Path, store: Store) -> bool:
-    """Deliver the events that a journal has now, and print the outcome. Return True if its stage has exited and MLflow has all events.
-
-    If another process is delivering the journal, print that and return False. Raises the exceptions of `Delivery.catch_up`.
-    """
-    with files.locked(folder / journal.MIRROR_LOCK, wait=False) as taken:
-        is_complete = taken and Delivery(folder, store).catch_up()
-    if is_complete:
-        outcome = "delivered"
-    elif not taken:
-        outcome = "is being delivered by another process"
-    elif journal.is_written(folder):
-        outcome = "delivered so far: its stage is still running"
-    else:
-        outcome = "delivered, except for files that MLflow failed to store: the run's tag `pipeline.delayed` contains the reason"
-    say(f"{folder.name}: {outcome}")
-    if taken and (lost := mirror_process.lost_message(folder, Cursor.load(folder, store.address.key))):
-        say(f"{folder.name}: {lost}")
-    return is_complete
+    while True:
+        sampler = Sampler(folder)
+        sampler.start()
+        is_over = False
+        while not is_over:
+            is_over = poll(lambda: not journal.is_written(folder), pause_s)
+            if is_over:
+                sampler.stop()
+            try:
+                delivery.catch_up()
+                num_failures = 0
+            except Exception as error:  # whatever MLflow raises
+                num_failures += 1
+                if num_failures & (num_failures - 1) == 0:  # the 1st, 2nd, 4th, ...: a server that is down for days must not fill the disk
+                    store.address.say(f"delivery attempt {num_failures} failed: {failure(error)}", failed=True)
+                if is_over and not journal.is_written(folder):
+                    return False
+                delivery = Delivery(folder, store)  # look up the run again: it may have been deleted
+            pause_s = min(DELIVER_EVERY_S * 2**num_failures, LONGEST_PAUSE_S)
+        is_evaluated = [fields["stage"] for fields in Record(folder).begun][-1:] == [EVALUATE]
+        if not has_more() and (is_evaluated or not poll(has_more, evaluated_within_s)):
+            return True

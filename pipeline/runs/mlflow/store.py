@@ -7,9 +7,9 @@ import contextlib
 import os
 import re
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from http import HTTPStatus
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
-from pipeline.core.section import Scalar, formatted
 from pipeline.core.untrusted import reason, shown
 from pipeline.runs.mlflow.address import Address
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Run
+    from mlflow.entities import Run
 
 Answer = TypeVar("Answer")
 JOURNAL_TAG = "pipeline.journal"
@@ -35,8 +34,7 @@ MISSING = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
 """MLflow's answers for something that it does not have; some stores answer INVALID_PARAMETER_VALUE for an unknown or impossible id."""
 UNNAMED = "pipeline"
 """The experiment of runs that name none."""
-LONGEST_NAME, LONGEST_PARAM, LONGEST_FOLDER = 250, 6000, 100
-CUT = " ... (cut: the artifacts in params/ have the whole value)"
+LONGEST_NAME, LONGEST_FOLDER = 250, 100
 RELOCATIONS = [
     f"UPDATE {table} SET {column} = :now || substr({column}, length(:before) + 1) WHERE instr({column}, :before || '/') = 1"  # noqa: S608  # two constants
     for table, column in (
@@ -54,25 +52,11 @@ QUIET = {
     "PGCONNECT_TIMEOUT": "10",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
-    "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_PRINT_MODEL_URLS_ON_CREATION": "false",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
-
-
-def destination(environment: Environment) -> dict[str, str | None]:
-    """Return where the user wants runs to be sent, as fields of a journal's first event.
-
-    `run_id` is MLFLOW_RUN_ID, or None if this variable is not set. `experiment` is MLFLOW_EXPERIMENT_NAME. `experiment_id` is
-    MLFLOW_EXPERIMENT_ID, which is a number of the store whose `Address.key` is `store`. They are left out if the variable is not set.
-    """
-    chosen = {"run_id": environment.mlflow_run_id}
-    if environment.mlflow_experiment_name:
-        chosen["experiment"] = environment.mlflow_experiment_name
-    number = environment.mlflow_experiment_id
-    return chosen | ({"experiment_id": number, "store": Address.of(environment).key} if number else {})
 
 
 class Store:
@@ -86,9 +70,9 @@ class Store:
     def client(self) -> "MlflowClient":
         """Return MLflow's client. Raises Refusal if MLflow cannot open a SQLite file, and MLflow's exceptions for other failures."""
         self._set_variables()
-        with contextlib.nullcontext() if self.address.is_server else locked_database(self.address):
-            from mlflow import MlflowClient
+        from mlflow import MlflowClient  # late: it takes seconds, and reads the variables
 
+        with contextlib.nullcontext() if self.address.is_server else locked_database(self.address):
             return MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
 
     @contextlib.contextmanager
@@ -101,61 +85,36 @@ class Store:
         except Exception as error:  # whatever MLflow and each kind of artifact store raise
             raise Refusal(f"{shown(name)}: {problem} ({self.address.redacted(reason(error))}){remedy}") from None
 
-    def is_reachable(self) -> bool:
-        """Return True if the store answers a request."""
-        try:
-            self.client.search_experiments(max_results=1)
-        except Exception:  # whatever MLflow raises
-            return False
-        return True
-
     def run_for(self, journal: str, start: Mapping[str, Any], known: str | None) -> "Run":
         """Return the MLflow run for the journal called `journal`. `start` has the fields of the journal's first event.
 
         The first of these runs that exists and is not deleted is returned: 1. the run with the id `known`, to which an earlier delivery
-        sent this journal; 2. the run that the user named, `start["run_id"]`, if it is the run of no other training; 3. the run in the
-        experiment whose tag `pipeline.journal` is the journal's name; 4. the run that trained the model with the SHA-256
-        `start["model_sha256"]`, in the experiment or else in any other. If there is none, create a run. If 3, 4 or a new run is returned although the user named a run, print that
-        the named run is not used. Passes on MLflow's exceptions.
+        sent this journal; 2. the run in the experiment whose tag `pipeline.journal` is the journal's name; 3. the run in any experiment
+        that trained the model with the SHA-256 `start["model_sha256"]`. If there is none, create a run. Passes on MLflow's exceptions.
         """
         if known and (run := self.active(known)):
             return run
-        named = start.get("run_id")
-        if named and (run := self.active(named)) and is_free(run, journal, start):
-            if JOURNAL_TAG not in run.data.tags:
-                self.client.set_tag(named, JOURNAL_TAG, journal)  # other trainings then do not use this run
-            return run
-        experiment_id = self.experiment_id(start)
+        experiment_id = self.experiment_id(start.get("experiment") or UNNAMED)
         found = self._tagged([experiment_id], JOURNAL_TAG, journal)
         if found is None and (digest := start.get("model_sha256")):
-            others = [each.experiment_id for each in self.client.search_experiments()]
-            found = self._tagged([experiment_id], MODEL_TAG, digest) or self._tagged(others, MODEL_TAG, digest)
+            found = self._tagged([each.experiment_id for each in self.client.search_experiments()], MODEL_TAG, digest)
         if found is None:
             # MLflow creates no run at all if it refuses one of the tags: those of the journal follow one by one
             user = {name: text for name, text in start.get("tags", {}).items() if name == "mlflow.user"}
             tags = {JOURNAL_TAG: journal, **user} | describing(start.get("description", ""))
             name = (start.get("name") or journal)[:LONGEST_NAME]
             found = self.client.create_run(experiment_id, start_time=start.get("time_ms"), run_name=name, tags=tags)
-        if named:
-            say(unused_run_message(named, journal, found.info.run_id))
         return found
 
-    def make_child(self, run: "Run", parent: str) -> None:
-        """Make `run` a child of the run whose journal is called `parent`. Do nothing if the store does not have that run yet."""
-        if found := self._tagged([run.info.experiment_id], JOURNAL_TAG, parent):
-            self.client.set_tag(run.info.run_id, "mlflow.parentRunId", found.info.run_id)
+    def make_child(self, run_id: str, parent: str, experiment_id: str) -> None:
+        """Make a run a child of the run in the experiment whose journal is called `parent`. Do nothing if the store lacks that run yet."""
+        if found := self._tagged([experiment_id], JOURNAL_TAG, parent):
+            self.client.set_tag(run_id, "mlflow.parentRunId", found.info.run_id)
 
     def _tagged(self, experiments: list[str], tag: str, value: str) -> "Run | None":
         """Return the newest run of the experiments with these ids whose tag called `tag` has the value `value`; None if there is none."""
         runs = self.client.search_runs(experiments, f"tags.`{tag}` = '{value}'", max_results=1, order_by=["attributes.start_time DESC"])
         return runs[0] if runs else None
-
-    def _refusing_deleted(self, experiment: "Experiment") -> str:
-        """Return the id of the experiment. Raises Refusal if it was deleted: MLflow keeps its name, and accepts no run for it."""
-        if experiment.lifecycle_stage == "deleted":
-            remedy = restoring(self._environment, "experiment", experiment.experiment_id)
-            raise Refusal(f"{deleted_message(self.address, experiment.name)}: {remedy}, then `python -m pipeline sync`")
-        return str(experiment.experiment_id)
 
     def refuse_other_registry(self) -> None:
         """Raise Refusal if MLFLOW_REGISTRY_URI names another store: a registry finds a logged model only in its own store."""
@@ -168,19 +127,16 @@ class Store:
         run = existing(lambda: self.client.get_run(run_id))
         return run if run and run.info.lifecycle_stage == "active" else None
 
-    def experiment_id(self, start: Mapping[str, Any]) -> str:
-        """Return the id of the experiment that `start`, the first event of a journal, names.
+    def experiment_id(self, name: str) -> str:
+        """Return the id of the experiment called `name`, which is created if it does not exist.
 
-        An experiment that is named by its name is created if it does not exist. If this store has no experiment with the id that is named,
-        print that, and return the experiment called `start["experiment"]`. Raises Refusal with the remedy if the experiment was deleted.
+        Raises Refusal with the remedy if it was deleted: MLflow keeps its name, and accepts no run for it.
         """
-        name = start.get("experiment") or self._environment.mlflow_experiment_name or UNNAMED
-        if number := start.get("experiment_id"):
-            if start.get("store") == self.address.key and (found := existing(lambda: self.client.get_experiment(number))):
-                return self._refusing_deleted(found)
-            say(f"MLFLOW_EXPERIMENT_ID={number} is not used: this MLflow store has no such experiment. It is {name}")
         if found := self.client.get_experiment_by_name(name):
-            return self._refusing_deleted(found)
+            if found.lifecycle_stage == "deleted":
+                remedy = f"{restoring(self._environment, 'experiment', found.experiment_id)}, then `python -m pipeline sync`"
+                raise Refusal(f"{self.address.shown}: the experiment {shown(name)} was deleted, so MLflow accepts no run for it: {remedy}")
+            return str(found.experiment_id)
         # A server chooses the artifact location itself. MLflow cannot load models from a folder whose name it must quote, such as one with a space.
         folder = re.sub(r"[^a-zA-Z0-9_.-]", "_", name)[:LONGEST_FOLDER]
         if folder != name or not folder.strip("."):
@@ -199,15 +155,13 @@ class Store:
 
     def _set_variables(self) -> None:
         """Set the environment variables that MLflow reads: each variable in `QUIET` that is not set yet, and the user and password for the
-        server, if its address contains them. Remove MLFLOW_RUN_ID and MLFLOW_TRACKING_URI. Asynchronous logging, which drops what a server
-        fails to store, is off whatever the user has set.
+        server, if its address contains them. Remove MLFLOW_TRACKING_URI. Asynchronous logging, which drops what a server fails to store, is off
+        whatever the user has set.
         """
         os.environ["MLFLOW_ENABLE_ASYNC_LOGGING"] = "false"
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
-        # MLflow's fluent API would use these two implicitly.
-        os.environ.pop("MLFLOW_RUN_ID", None)
-        os.environ.pop("MLFLOW_TRACKING_URI", None)
+        os.environ.pop("MLFLOW_TRACKING_URI", None)  # MLflow's fluent API would use it implicitly
         if self.address.credentials:
             os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = self.address.credentials
 
@@ -290,12 +244,6 @@ def unusable(database: Path, error: Exception) -> str:
     )
 
 
-def say(sentence: str, *, failed: bool = False) -> None:
-    """Print a sentence as one line of tracking: to stderr if something has `failed`, else to stdout."""
-    with contextlib.suppress(OSError):  # mirror.log on a full disk
-        print(f"tracking: {sentence}", file=sys.stderr if failed else sys.stdout, flush=True)
-
-
 def existing(get: Callable[[], Answer]) -> Answer | None:
     """Return what `get` asks MLflow for; None if MLflow does not have it. Passes on MLflow's other exceptions."""
     from mlflow.exceptions import MlflowException
@@ -308,12 +256,6 @@ def existing(get: Callable[[], Answer]) -> Answer | None:
         raise
 
 
-def logged(value: Scalar) -> str:
-    """Return the value of a parameter as MLflow stores it: a longer text is cut and marked."""
-    text = formatted(value)
-    return text if len(text) <= LONGEST_PARAM else text[: LONGEST_PARAM - len(CUT)] + CUT
-
-
 def describing(text: str) -> dict[str, str]:
     """Return the tags that make `text` the description of a run in MLflow; {} if `text` is "".
 
@@ -322,54 +264,21 @@ def describing(text: str) -> dict[str, str]:
     return {NOTE_TAG: text, DESCRIBED_TAG: files.digest_of(text)} if text else {}
 
 
-def is_free(run: "Run", journal: str, start: Mapping[str, Any]) -> bool:
-    """Return True if the run that the user named can be that of the journal called `journal`: it belongs to no other training.
-
-    `start` has the fields of the journal's first event. Runs of earlier versions of the pipeline have no tag `pipeline.journal`, so their
-    params and their model are compared, too.
-    """
-    tags, params, model = run.data.tags, start.get("params", {}), start.get("model_sha256")
-    if model and tags.get(MODEL_TAG) == model:
-        return True  # the journal adds to the training of this run
-    is_unused = MODEL_TAG not in tags and all(run.data.params.get(name, logged(value)) == logged(value) for name, value in params.items())
-    return tags.get(JOURNAL_TAG) == journal or (JOURNAL_TAG not in tags and is_unused)
-
-
-def unused_run_message(named: str, journal: str, run_id: str) -> str:
-    """Return a message for a user whose MLFLOW_RUN_ID has no effect. It says that the run `named`, the value of this variable, is not used,
-    and that the journal called `journal` is sent to the run `run_id` instead.
-    """
-    return (
-        f"MLFLOW_RUN_ID={named} is not used: MLflow has no such run, it was deleted, it is the run of another training, or the model already "
-        f"has a run. The journal {journal} is delivered to the run {run_id}. Unset the variable, or create a run for each training"
-    )
-
-
-def deleted_message(address: Address, experiment: str) -> str:
-    return f"{address.shown}: the experiment {shown(experiment)} was deleted, so MLflow accepts no run for it"
-
-
 def restoring(environment: Environment, kind: Literal["experiment", "run"], number: str | int) -> str:
     """Return the command that restores the deleted experiment or run with this id."""
     store = "" if environment.mlflow_tracking_uri else f"MLFLOW_TRACKING_URI={shlex.quote(environment.tracking_address)} "
     return f"`{store}mlflow {kind}s restore --{kind}-id {number}`"
 
 
-DENIED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "ENDPOINT_NOT_FOUND", "NOT_IMPLEMENTED"}
-"""Codes of errors that last until a person changes the server, or the user's permission. Nothing is left out because of them."""
-
-
 def failure(error: Exception) -> str:
-    """Return why a delivery failed, in one line for a message. A Refusal has the remedy in its text."""
-    if isinstance(error, Refusal):
-        return str(error)
-    is_denied = getattr(error, "error_code", "") in DENIED
-    remedy = "the server denies this until it is changed (`python -m pipeline doctor` examines it): " if is_denied else ""
-    return f"{remedy}{type(error).__name__}: {error}"
+    """Return why a delivery failed, for a message. A Refusal has the remedy in its text. A note names the event that MLflow did not store."""
+    text = str(error) if isinstance(error, Refusal) else f"{type(error).__name__}: {error}"
+    return ": ".join([*getattr(error, "__notes__", []), text])
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return True if the same request would fail again: MLflow rejects its content, or the error is a LookupError, TypeError or ValueError.
+    """Return True if the same request would fail again: MLflow rejects its content, a file is too large for the server, or the error is a
+    LookupError, TypeError or ValueError.
 
     Return False for what may succeed later, for example after a lost connection or when a full disk has space again.
     """
@@ -377,6 +286,8 @@ def is_refusal(error: Exception) -> bool:
 
     if isinstance(error, MlflowException):
         return error.error_code in {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "INVALID_STATE"}
+    if getattr(getattr(error, "response", None), "status_code", None) == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return True
     # An invalid JSON answer of a server is both an OSError and a ValueError.
     return isinstance(error, (LookupError, TypeError, ValueError)) and not isinstance(error, OSError)
 

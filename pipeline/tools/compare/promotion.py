@@ -14,7 +14,7 @@ from pipeline.inference.digits import rounded
 from pipeline.inference.machine import Machine
 from pipeline.runs import find
 from pipeline.runs.events import is_pending
-from pipeline.runs.mlflow import mirror, mirror_process
+from pipeline.runs.mlflow import mirror
 from pipeline.runs.mlflow.store import MODEL_TAG, Store, existing, restoring
 from pipeline.tools.compare.comparing import test_sections
 from pipeline.tools.compare.models import ComparedModel, read
@@ -136,7 +136,7 @@ def find_logged(name: str, candidate: ComparedModel, store: Store, environment: 
     logged = newest_logged(candidate.digest, run.run_ids.values() if run else [name], store, environment)
     if logged is None and run and is_pending(run.folder):
         print(f"promote: sending the run {run.name} to MLflow", flush=True)
-        mirror_process.wait_for_all(environment)
+        mirror.wait(environment, run.folder)
         if is_pending(run.folder):
             mirror.deliver(run.folder, store)
         logged = newest_logged(candidate.digest, run.run_ids.values(), store, environment)

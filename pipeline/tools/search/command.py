@@ -23,7 +23,8 @@ from pipeline.core.yaml_document import Document
 from pipeline.inference.digits import rounded
 from pipeline.runs import events, journal, provenance
 from pipeline.runs import run as tracking
-from pipeline.runs.mlflow import mirror_process
+from pipeline.runs.mlflow import mirror
+from pipeline.runs.mlflow.address import Address
 from pipeline.runs.mlflow.store import PARENT_TAG
 from pipeline.runs.record import Record
 from pipeline.runs.run_description import SOURCE, experiment, subject
@@ -245,12 +246,12 @@ class SearchRunner:
         if is_due and (folder := trial.journal) and journal.is_written(folder):
             self.mirrored.add(trial.number)
             with suppress(OSError):  # `deliver` tries again
-                mirror_process.start(folder.resolve(), self.environment)
+                mirror.start(folder.resolve(), self.environment)
 
     def deliver(self) -> None:
         """Add the model of the best trial to its run, unless it has it, and send to MLflow what it does not have of all runs, with a time limit."""
         environment, best = self.environment, self.study.best()
-        mirror_process.wait_for_all(environment)
+        mirror.wait(environment)
         if best and (folder := self.trial(best.number).journal) and not Record(folder).digest:
             reopen = partial(journal.Journal.reopen, folder, stage=STAGE, info=journal.RunInfo())
             with tracking.tracked(environment.model_copy(update={"tracking_mirror": False}), reopen, is_followed=True) as run_of_best:
@@ -260,7 +261,7 @@ class SearchRunner:
                 command = [sys.executable, "-m", "pipeline", "sync"]
                 subprocess.run(command, stdout=subprocess.DEVNULL, timeout=environment.tracking_wait_s, check=True)
             except (OSError, subprocess.SubprocessError):  # killed at the limit: the next delivery resumes
-                mirror_process.say(environment, "MLflow does not have all trials yet: `python -m pipeline sync` sends them")
+                Address.of(environment).say("MLflow does not have all trials yet: `python -m pipeline sync` sends them", failed=True)
 
     def report(self, number: int) -> None:
         """Print the outcome of a trial, and remove files that are no longer needed."""

@@ -132,9 +132,8 @@ def start(trial: TrialFolder, device: str | None, tags: Mapping[str, str]) -> "s
     saves a checkpoint and ends; a second one kills it.
     """
     (trial.folder / REFUSED).unlink(missing_ok=True)
-    left_out = {"MLFLOW_RUN_ID", STARTED_BY_DVC, EXIT_CODE_FILE}
     variables = {
-        **{name: value for name, value in os.environ.items() if name not in left_out},
+        **{name: value for name, value in os.environ.items() if name not in (STARTED_BY_DVC, EXIT_CODE_FILE)},
         **({"CUDA_VISIBLE_DEVICES": device} if device else {}),
         "DVC_ROOT": str(trial.folder.resolve()),
         "MLFLOW_RUN_CONTEXT": json.dumps(dict(tags)),

@@ -49,8 +49,8 @@ def test_all_bad_variables_are_named_at_once_with_the_remedy(parameters, refused
 def test_variables_that_would_have_no_effect_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     server = {"MLFLOW_TRACKING_URI": "http://host:5000", "MLFLOW_WORKSPACE": "team", "MLFLOW_ENABLE_WORKSPACES": "true"}
     for given, name in (
-        ({"MLFLOW_EXPERIMENT_ID": "1", "MLFLOW_EXPERIMENT_NAME": "pipeline"}, "MLFLOW_EXPERIMENT_ID"),
-        ({"MLFLOW_EXPERIMENT_ID": "1"}, None),
+        ({"MLFLOW_EXPERIMENT_ID": "1"}, "MLFLOW_EXPERIMENT_ID"),
+        ({"MLFLOW_EXPERIMENT_ID": "1", "PIPELINE_TRACKING": "false"}, None),
         ({"MLFLOW_WORKSPACE": "team"}, "MLFLOW_WORKSPACE"),
         ({"MLFLOW_ENABLE_WORKSPACES": "true"}, "MLFLOW_ENABLE_WORKSPACES"),
         (server, None),

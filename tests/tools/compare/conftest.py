@@ -16,7 +16,7 @@ from pipeline.__main__ import main
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.runs.journal import journals
-from pipeline.runs.mlflow import mirror_process
+from pipeline.runs.mlflow import mirror
 from pipeline.tools.compare.models import ComparedModel, read
 from tests import project
 from tests.conftest import PLOTS
@@ -74,7 +74,7 @@ def make(folder: Path) -> dict[str, str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("PIPELINE_DEVICE", "cpu")
-        patch.setattr(mirror_process, "start", lambda *_: None)
+        patch.setattr(mirror, "start", lambda *_: None)
         for name in PLOTS:
             patch.setattr(f"pipeline.evaluate.reports.figures.{name}", lambda *_, **__: None)
         runs = {"data": train(folder, {"source.valid": 0.2}, "prepare", "train", "evaluate")}

@@ -54,7 +54,7 @@ def finish(folder: Path, setting: str) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("PIPELINE_TRACKING", "true")
-        patch.setattr("pipeline.runs.mlflow.mirror_process.start", lambda *_: None)  # the journal is enough
+        patch.setattr("pipeline.runs.mlflow.mirror.start", lambda *_: None)  # the journal is enough
         assert main(["prepare"]) == main(["train"]) == main(["evaluate"]) == 0
     return folder
 

@@ -11,7 +11,7 @@ from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.runs import events
 from pipeline.runs.journal import Journal, RunInfo
-from pipeline.runs.mlflow import mirror_process
+from pipeline.runs.mlflow import mirror
 from pipeline.tools.search.command import SearchRunner
 from pipeline.tools.search.trial import TrialFolder
 
@@ -30,23 +30,23 @@ def test_a_trial_gets_one_mirror_once_its_journal_is_open_and_mlflow_has_its_par
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Path] = []
-    monkeypatch.setattr(mirror_process, "start", lambda folder, _: started.append(folder))
+    monkeypatch.setattr(mirror, "start", lambda folder, _: started.append(folder))
     runner: Any = SimpleNamespace(
         parent=tmp_path / "parent", is_mirrored=True, mirrored=set(), net=closing(SimpleNamespace(close=lambda: None))
     )
     runner.environment = Environment.read()
     trial = TrialFolder(tmp_path / "7")
-    mirror = SearchRunner.mirror
+    send = SearchRunner.mirror
     written = Journal.create(trial.folder, stage="train", info=RunInfo())
     files.write_text(trial.folder / "run", written.folder.name)
     written.close()
     files.write_json(runner.parent / events.DELIVERED, {"a store": {}})
-    mirror(runner, trial)
+    send(runner, trial)
     with closing(Journal.reopen(written.folder, stage="train", info=RunInfo())):
         (runner.parent / events.DELIVERED).rename(tmp_path / "later")
-        mirror(runner, trial)
+        send(runner, trial)
         assert not started
         (tmp_path / "later").rename(runner.parent / events.DELIVERED)
-        mirror(runner, trial)
-        mirror(runner, trial)
+        send(runner, trial)
+        send(runner, trial)
     assert started == [written.folder]
