@@ -17,10 +17,10 @@ from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
 from pipeline.prepare.inputs.table import TableSettings
 from pipeline.prepare.reading.cells import Cells, by_value, is_missing, plain_numbers, texts
+from pipeline.prepare.reading.class_folders import words
 from pipeline.prepare.reading.formats import Extremes, Formats
 from pipeline.prepare.reading.formats import read as read_cells
 from pipeline.prepare.reading.json_rows import is_nested
-from pipeline.prepare.reading.names import words
 
 VALUES: tuple[Literal["number", "date"], ...] = ("number", "date")
 MOSTLY = 0.9

@@ -17,13 +17,12 @@ from pipeline.prepare.reading import labelled_tables, parquet, tables
 from pipeline.prepare.reading.archives import Folder
 from pipeline.prepare.reading.cells import texts
 from pipeline.prepare.reading.class_folders import ClassFolders, Sample
-from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.file_tree import Tree
-from pipeline.prepare.reading.find_tables import Tables, find_tables
 from pipeline.prepare.reading.labelled_tables import Labelled
 from pipeline.prepare.reading.listed_images import ListedImage, located
 from pipeline.prepare.reading.parquet import ParquetImages
-from pipeline.prepare.reading.tables import Columns
+from pipeline.prepare.reading.streams import UTF8, Encoding
+from pipeline.prepare.reading.tables import Columns, Tables, find_tables
 
 
 class Settings(LabelSettings, ImageFileSettings):

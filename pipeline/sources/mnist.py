@@ -15,7 +15,7 @@ from pipeline.core.raw_dataset import TEST, TRAIN, RawDataset, blocks_of
 from pipeline.core.refusal import Refusal
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.params import SourceSettings
-from pipeline.prepare.reading import download
+from pipeline.prepare.reading import archives
 from pipeline.tasks.classification.targets import ClassTargets
 
 PREFIXES = {TRAIN: "train", TEST: "t10k"}
@@ -85,7 +85,7 @@ def find(root: Path, dataset: Any) -> dict[str, Path]:
     checksums = dict(dataset.resources)
     for name in missing:
         addresses = [f"{mirror}{name}" for mirror in dataset.mirrors]
-        download.fetch(home / name, addresses, md5=checksums[name], remedy=f"put {', '.join(missing)} into {root}")
+        archives.fetch(home / name, addresses, md5=checksums[name], remedy=f"put {', '.join(missing)} into {root}")
         found[name.removesuffix(".gz")] = home / name
     return found
 

@@ -22,15 +22,14 @@ from pipeline.prepare.inputs.text import Statistics, TextSettings
 from pipeline.prepare.inputs.tokens import MANY_TEXTS, spread
 from pipeline.prepare.label_params import LabelColumns, LabelSettings
 from pipeline.prepare.params import Duplicates
-from pipeline.prepare.reading import archives, encodings, labelled_tables, line_files, lines, tables
+from pipeline.prepare.reading import archives, labelled_tables, line_files, streams, tables
 from pipeline.prepare.reading.cells import texts
 from pipeline.prepare.reading.class_folders import ClassFolders, find_classes
-from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.file_tree import READ_ERRORS, Tree
-from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables, visible_files
 from pipeline.prepare.reading.labelled_tables import Labelled, Part
 from pipeline.prepare.reading.labels import ClassLabels, Labels
-from pipeline.prepare.reading.tables import Columns
+from pipeline.prepare.reading.streams import UTF8, Encoding
+from pipeline.prepare.reading.tables import TABLES, Columns, Tables, find_tables, visible_files
 from pipeline.tasks.classification.targets import ClassTargets
 
 BLOCK_SAMPLES = 4096
@@ -125,7 +124,7 @@ class Settings(LabelSettings, TextSettings):
             columns = Columns((str(self.label_column),), self.text_column)
             parts, notes = line_files.of_lines(files, columns, self.root, self.encoding)
             return self.of_rows(parts, columns, self.labels, notes, workers)
-        if self.text_column is None and (classes := lines.class_files(visible_files(self.root), self.table)):
+        if self.text_column is None and (classes := line_files.class_files(visible_files(self.root), self.table)):
             files_of_classes = {self.root / name: label for name, label in classes.items()}
             parts = line_files.of_classes(files_of_classes, self.root, self.encoding)
             return self.of_rows(parts, Columns((2,), 1), ClassLabels(ClassTargets, [2]), [], workers)
@@ -295,7 +294,7 @@ def read_files(tree: Tree, layout: ClassFolders, root: Path, encoding: str) -> I
                 raise
             except READ_ERRORS as error:
                 raise Refusal(f"source.root: {place}: cannot be read ({reason(error)}): repair or remove it") from None
-            text = encodings.decoded(content, encoding, f"source.root: {place}")
+            text = streams.decoded(content, encoding, f"source.root: {place}")
             held[sample.split].append((place, tables.checked_text(text, f"source.root: {place}")))
             if len(held[sample.split]) == BLOCK_SAMPLES:
                 yield taken(sample.split)

@@ -14,11 +14,10 @@ from pipeline.core.section import Column
 from pipeline.prepare.inputs.pairs import BLOCK_PAIRS, Pairs, PairSettings
 from pipeline.prepare.reading import labelled_tables, line_files
 from pipeline.prepare.reading.cells import texts
-from pipeline.prepare.reading.encodings import UTF8, Encoding
-from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables
 from pipeline.prepare.reading.labelled_tables import Labelled
 from pipeline.prepare.reading.labels import TextLabels
-from pipeline.prepare.reading.tables import Columns
+from pipeline.prepare.reading.streams import UTF8, Encoding
+from pipeline.prepare.reading.tables import TABLES, Columns, Tables, find_tables
 from pipeline.tasks.sequence.targets import SequenceTargets
 
 

@@ -13,7 +13,7 @@ from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import shown
 from pipeline.inference.batch import Batch
 from pipeline.inputs.table.description import CategoryColumn, NumberColumn, TableInputs
-from pipeline.prepare.reading import encodings, formats, streams, tables
+from pipeline.prepare.reading import formats, streams, tables
 from pipeline.prepare.reading.cells import Cells, by_value, is_missing, without
 from pipeline.prepare.reading.file_tree import Member
 from pipeline.prepare.reading.json_rows import cell_text
@@ -28,7 +28,7 @@ class Reader:
     strings_are_paths: ClassVar[bool] = True
 
     def __init__(self, inputs: TableInputs) -> None:
-        self.inputs, self.encoding = inputs, encodings.UTF8
+        self.inputs, self.encoding = inputs, streams.UTF8
         self.columns = [column.name for column in inputs.columns]
         self.num_unknown, self.first_unknown = 0, ""
         self.far = dict[str | int, str]()

@@ -17,7 +17,7 @@ from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.untrusted import shown
 from pipeline.inference.batch import Batch, without_padding
 from pipeline.inputs.text.description import TextInputs
-from pipeline.prepare.reading import delimited, encodings, lines, tables
+from pipeline.prepare.reading import delimited, streams, tables
 from pipeline.prepare.reading.cells import Cells, texts
 from pipeline.prepare.reading.file_tree import Member
 
@@ -38,7 +38,7 @@ class Reader:
     def __init__(self, inputs: TextInputs) -> None:
         self.inputs, self.tokenizer = inputs, Tokenizer(inputs.tokenizer)
         self.num_truncated, self.first_truncated = 0, ""
-        self.encoding = encodings.UTF8
+        self.encoding = streams.UTF8
 
     def read(self, file: Member) -> Iterator[tuple[str, Row | Refusal]]:
         """Yield the texts of a file that fits into memory. Raises what `file.read` raises."""
@@ -111,7 +111,7 @@ class Reader:
 
     def line(self, text: str, place: str) -> Row:
         """Return the row of one text, called `place`. Raises Refusal if it has a NUL or no tokens."""
-        encodings.refuse_nul(text)
+        streams.refuse_nul(text)
         rows, lengths = self.tokenized([text], [place])
         if not lengths[0]:
             raise Refusal(NO_TOKENS if text else "is empty: write a text")
@@ -156,7 +156,7 @@ def refuse_header(line: str, column: object) -> None:
     if column in fields:
         problem = f"its first line has the column {shown(column, 60)}, so it is a table"
         raise NamesOfColumns(f"{problem}: give a file whose name says so, such as by the suffix .csv")
-    if isinstance(column, int) and any(sign in line for sign in ("\t", "|||", lines.SEVERAL)):
+    if isinstance(column, int) and any(sign in line for sign in ("\t", "|||", delimited.SEVERAL)):
         raise of_fields("its first line has", column)
 
 
@@ -173,16 +173,16 @@ def refuse_fields(stream: IO[bytes], encoding: str, column: object) -> None:
     start = stream.tell()
     found = [line.decode(encoding, "replace") for line in islice(bounded_lines(stream), SAMPLED_LINES) if line and line.strip()]
     stream.seek(start)
-    with suppress(lines.WrongLines):
-        if isinstance(column, int) and len(found) >= lines.FEWEST_LINES and lines.separator(lambda: enumerate(found, 1), ""):
+    with suppress(delimited.WrongLines):
+        if isinstance(column, int) and len(found) >= delimited.FEWEST_LINES and delimited.line_separator(lambda: enumerate(found, 1), ""):
             raise of_fields("its lines have", column)
 
 
 def text_of(content: bytes, encoding: str) -> str:
     """Return the text of a file or line. Raises Refusal, which advises the option --encoding, if the bytes are not valid."""
     try:
-        return encodings.decoded(content, encoding)
-    except encodings.NotDecoded as error:
+        return streams.decoded(content, encoding)
+    except streams.NotDecoded as error:
         raise Refusal(error.advising("--encoding ")) from None
 
 
@@ -192,14 +192,14 @@ def with_lines_of_bytes(stream: IO[bytes], encoding: str) -> tuple[IO[bytes], st
     Raises Refusal if the text is then too long for memory or not valid.
     """
     start = stream.tell()
-    found = encodings.marked(stream.read(4)) or encoding
+    found = streams.marked(stream.read(4)) or encoding
     stream.seek(start)
     if len("\n".encode(found).removeprefix(codecs.BOM_UTF8)) == 1:
         return stream, found
     content = stream.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise Refusal(f"is {found.upper()} of more than {MOST_BYTES} bytes: convert it to UTF-8")
-    return BytesIO(text_of(content, encoding).encode()), encodings.UTF8
+    return BytesIO(text_of(content, encoding).encode()), streams.UTF8
 
 
 def refuse_binary(stream: IO[bytes]) -> None:

@@ -11,7 +11,7 @@ from pipeline.core.refusal import counted
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.tokenizer_description import Normalization, TokenizerKind
 from pipeline.prepare.inputs.text import TextSettings, fit
-from pipeline.prepare.reading.workers import CLUSTER, on_processes
+from pipeline.prepare.reading.workers import CLUSTER, on_cluster, on_processes
 
 Item = TypeVar("Item")
 Content = TypeVar("Content")
@@ -153,8 +153,6 @@ def spread(function: Callable[[Content], Result], items: Iterable[tuple[Item, Co
     contents = (content for _, content in ahead)
     found: Iterable[tuple[Content, Result]]
     if cluster := CLUSTER.get():
-        from pipeline.prepare.reading.cluster import on_cluster  # late: it digests all code
-
         found = on_cluster(function, contents, cluster=cluster, prepare=nothing)
     elif workers > 1:
         found = on_processes(function, contents, workers=workers, prepare=nothing)

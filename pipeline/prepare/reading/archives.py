@@ -1,7 +1,8 @@
-"""Lists and reads the files in a folder, a tar archive or a zip archive. Nothing is extracted to the disk."""
+"""Lists and reads the files in a folder, a tar archive or a zip archive, and downloads files. Nothing is extracted to the disk."""
 
 import bz2
 import gzip
+import hashlib
 import lzma
 import os
 import shlex
@@ -10,14 +11,15 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.core import untrusted
-from pipeline.core.refusal import Refusal
+from pipeline.core import files, untrusted
+from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.untrusted import shown
+from pipeline.prepare.progress import progress
 from pipeline.prepare.reading import file_tree
 from pipeline.prepare.reading.file_tree import (
     Listing,
@@ -29,7 +31,6 @@ from pipeline.prepare.reading.file_tree import (
     refuse_too_large,
     sorted_by_bytes,
 )
-from pipeline.prepare.reading.parquet import ParquetImages
 
 SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 BLOCK_BYTES = 1 << 20
@@ -74,12 +75,6 @@ def alone(root: Path, which: str, folders: Sequence[str]) -> str:
     """Return the advice to read one of `folders` in the folder or archive `root` alone. `which` refers to them, such as `that folder`."""
     before, around = unpacked(root)
     return f"{before}read {which} alone with {' or '.join(shlex.quote(f'data={around / folder}') for folder in folders)}"
-
-
-def with_absolute_path(tree: Tree) -> Tree:
-    """Return `tree` for workers that run in another working folder."""
-    assert isinstance(tree, Folder | Zip | Tar | ParquetImages)
-    return replace(tree, path=tree.path.absolute())
 
 
 @dataclass(frozen=True)
@@ -270,3 +265,53 @@ class Tar:
         if name is not None:
             problem = f"{self.path}: {shown(name)} is missing, because the archive was changed while it was read"
             raise Refusal(f"source.root: {problem}: run again, and do not modify the archive meanwhile")
+
+
+MEGABYTE = 1_000_000
+TIMEOUT_S = 30.0
+MAX_BYTES = 2**30
+"""Upper bound for a download, so that an endless response does not fill the disk. Each supported dataset has less than a fifth of it."""
+
+
+def fetch(path: Path, addresses: Sequence[str], *, md5: str, remedy: str) -> None:
+    """Download a file to `path` from the first of `addresses` that works. `md5` is the published checksum of the file, in hexadecimal.
+
+    If no address works, raises Unavailable with the error of each address and then `remedy`, which says what the user can do.
+    """
+    import http.client  # late: worker processes import this module
+
+    errors = []
+    for address in addresses:
+        try:
+            with files.replacing(path) as draft:
+                receive(address, draft, md5=md5, label=path.name)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            errors.append(f"{address}: {error}")
+        else:
+            return
+    raise Unavailable(f"source.root: {path.name} could not be downloaded ({'; '.join(errors)}): {remedy}")
+
+
+def receive(address: str, draft: Path, *, md5: str, label: str) -> None:
+    """Download the file at `address` to the temporary path `draft`, with a progress bar named `label`. `md5` is the expected checksum.
+
+    Raises ValueError if the address is not an http or https URL, if the file has more than MAX_BYTES bytes, or if its MD5 is not `md5`.
+    Raises OSError or HTTPException if the transfer fails.
+    """
+    if not address.startswith(("https://", "http://")):
+        raise ValueError("is not an http or https URL")
+    import urllib.request  # late, like http.client
+
+    state = hashlib.md5(usedforsecurity=False)
+    print(f"downloading {address}", flush=True)
+    with urllib.request.urlopen(address, timeout=TIMEOUT_S) as response, draft.open("wb") as file:  # noqa: S310  # checked above
+        size_bytes = int(response.headers.get("Content-Length") or 0)
+        with progress(label, -(-size_bytes // MEGABYTE), "MB") as advance:
+            while block := response.read(BLOCK_BYTES):
+                file.write(block)
+                state.update(block)
+                if file.tell() > MAX_BYTES:
+                    raise ValueError(f"has more than {MAX_BYTES} bytes")
+                advance(file.tell() // MEGABYTE - advance.done)
+    if state.hexdigest() != md5:
+        raise ValueError(f"has MD5 {state.hexdigest()}, not the published {md5}")

@@ -18,12 +18,11 @@ from pipeline.core.spec import Targets
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import parquet, tables
 from pipeline.prepare.reading.cells import by_value, is_empty, is_missing, mask, texts, without
+from pipeline.prepare.reading.class_folders import split_of_value
 from pipeline.prepare.reading.delimited import LONGEST_FIELD
-from pipeline.prepare.reading.find_tables import Tables
 from pipeline.prepare.reading.labels import Labels, NoLabel
-from pipeline.prepare.reading.names import split_of_value
 from pipeline.prepare.reading.parquet import MissingColumn
-from pipeline.prepare.reading.tables import Block, Columns, FaultyRows, Named
+from pipeline.prepare.reading.tables import Block, Columns, FaultyRows, Named, Tables
 
 MOST_EMPTY = 3
 NO_LABEL = "-1"

@@ -20,9 +20,9 @@ from pipeline.core.spec import Targets
 from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading import formats
 from pipeline.prepare.reading.cells import Cells, by_value, faulty_rows, is_empty, is_missing, mask, texts
+from pipeline.prepare.reading.class_folders import ClassNames, joined
 from pipeline.prepare.reading.formats import Formats
 from pipeline.prepare.reading.json_rows import is_nested
-from pipeline.prepare.reading.names import ClassNames, joined
 
 LONGEST_LABEL = 255
 MOST_NAMED = 10

@@ -14,7 +14,7 @@ from pipeline.core import files
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import shown, storable
 from pipeline.prepare.progress import Advance, progress
-from pipeline.prepare.reading import encodings
+from pipeline.prepare.reading import streams
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -124,7 +124,7 @@ def refuse_invalid(counts: Mapping[str, int], encoding: str | None) -> None:
             raise Refusal(f"{option}: is {number}: write 1 or more")
     if encoding is not None:
         try:
-            encodings.known(encoding)
+            streams.known_encoding(encoding)
         except ValueError as error:
             raise Refusal(f"--encoding: {shown(encoding, 60)} {error}") from None
 

@@ -10,7 +10,7 @@ from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
 from pipeline.inference.batch import Batch
-from pipeline.prepare.reading import encodings, tables
+from pipeline.prepare.reading import streams, tables
 from pipeline.prepare.reading.cells import Cells
 from pipeline.prepare.reading.file_tree import Member
 from pipeline.prepare.reading.parquet import MissingColumn
@@ -175,7 +175,7 @@ class TableColumn(NamedTuple):
 
     trained: Column | None
     given: Column | None
-    encoding: str = encodings.UTF8
+    encoding: str = streams.UTF8
 
     def values(self, path: Path) -> Iterator[tuple[int, Any]]:
         """Yield the number of the line of each row of a table, and its value in the column. Raises Refusal as `blocks` does."""

@@ -19,7 +19,7 @@ from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.core.untrusted import reason
-from pipeline.prepare.reading import archives, encodings, parquet, tables
+from pipeline.prepare.reading import archives, parquet, streams, tables
 from pipeline.prepare.reading.arrayfile import ArrayFile
 from pipeline.prepare.reading.cells import Cells
 from pipeline.prepare.reading.class_folders import visible_parts
@@ -154,7 +154,7 @@ class RawInputs:
                     places, samples = [places[at] for at in usable], [samples[at] for at in usable]
                     kept = {title: cells.take(usable) for title, cells in kept.items()}
                 yield Chunk(places, samples, kept)
-        except encodings.NotDecoded as error:
+        except streams.NotDecoded as error:
             raise Refusal(error.advising("--encoding ")) from None
         except MissingColumn as error:
             if isinstance(self.reader, RowReader) and error.column in columns:
