@@ -39,8 +39,6 @@ COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Accepted compression methods. With any other, zipfile may decompress a whole member even if only a part is read."""
 DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 
-Identity = tuple[int, int]
-"""The device and inode numbers of a folder."""
 Version = tuple[int, int, int]
 """The inode, size and modification time of a file. At least one of them changes when the contents change."""
 
@@ -88,18 +86,16 @@ class Folder:
 
     def listing(self) -> Listing:
         listing = Listing()
-        self.collect(self.path, "", listing, parents=frozenset(), seen=set())
+        self.collect(self.path, "", listing, seen=set())
         return sorted_by_bytes(listing)
 
-    def collect(self, folder: Path, prefix: str, listing: Listing, *, parents: frozenset[Identity], seen: set[Identity]) -> None:
+    def collect(self, folder: Path, prefix: str, listing: Listing, *, seen: set[tuple[int, int]]) -> None:
         status = folder.stat()
         identity = (status.st_dev, status.st_ino)
-        if identity in parents:
-            raise Refusal(f"source.root: {shown(folder)}: is a link to one of its parent folders: remove the link")
         if identity in seen:  # else a few links per folder could multiply to an unbounded number of files
-            raise Refusal(f"source.root: {shown(folder)}: is reached twice through links: remove one of them")
+            raise Refusal(f"source.root: {shown(folder)}: is reached twice through links, perhaps one to a parent folder: remove the link")
         seen.add(identity)
-        if len(parents) > MAX_DEPTH:
+        if prefix.count("/") > MAX_DEPTH:
             raise Refusal(f"source.root: {shown(folder)}: is more than {MAX_DEPTH} folders deep: choose a folder further down")
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -108,7 +104,7 @@ class Folder:
                     listing.files.append(name)
                 elif (path := Path(entry.path)).is_dir():
                     listing.folders.append(name)
-                    self.collect(path, name + "/", listing, parents=parents | {identity}, seen=seen)
+                    self.collect(path, name + "/", listing, seen=seen)
                 elif path.is_file() or not path.exists():  # a dangling link fails when it is read, like a corrupt file
                     listing.files.append(name)
                 else:

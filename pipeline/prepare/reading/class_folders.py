@@ -1,7 +1,7 @@
 """What names say: several spellings of one class, which folders and files are splits, and the classes and splits of files in folders by class."""
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -268,32 +268,26 @@ def refuse_several_sets(nested: set[str], files: Sequence[tuple[str, Parts]], pl
     such as `cat/images` and `dog/images`, is none.
     """
     inside = [{parts[1] for _, parts in files if parts[0] == top and len(parts) > 2} for top in sorted(nested)]
-    common, parent = sorted(set.intersection(*inside)) if len(inside) > 1 else [], tuple[str, ...]()
+    common, parent = set.intersection(*inside) if len(inside) > 1 else set[str](), tuple[str, ...]()
     if len(common) < 2 and not any(map(split_of_folder, common)):
-        nested, parent, common = shared_below(files)
+        sizes = Counter(parts[:-1] for _, parts in files if len(parts) > 3)
+        of_parent = Counter[Parts]()
+        for folder, size in sizes.items():
+            of_parent[folder[1:-1]] += size
+        parent = max(of_parent, key=of_parent.__getitem__, default=())
+        tops = Counter(folder[-1] for folder in sizes if folder[1:-1] == parent)
+        shared = [folder for folder in sizes if folder[1:-1] == parent and tops[folder[-1]] > 1]
+        is_most = 2 * sum(sizes[folder] for folder in shared) > len(files)
+        nested, common = {folder[0] for folder in shared}, {folder[-1] for folder in shared} if is_most else set()
     if len(common) > 1 or any(map(split_of_folder, common)):
-        tops = {
+        paths = {
             "/".join((*visible_parts(name)[: 1 - len(parts)], *parent)) for name, parts in files if len(parts) > 2 and parts[0] in nested
         }
         raise Refusal(
-            f"source.root: {place}: the folders {shown(', '.join(sorted(nested)))} have folders of the same names ({shown(', '.join(common))}), "
-            f"so it is not clear which are the classes: {alone(Path(place), 'one of these folders', sorted(tops))}, "
+            f"source.root: {place}: the folders {shown(', '.join(sorted(nested)))} have folders of the same names ({shown(', '.join(sorted(common)))}), "
+            f"so it is not clear which are the classes: {alone(Path(place), 'one of these folders', sorted(paths))}, "
             f"or arrange the files as {EXPECTED_LAYOUT}"
         )
-
-
-def shared_below(files: Sequence[tuple[str, Parts]]) -> tuple[set[str], Parts, list[str]]:
-    """Return the top folders that have the most files in folders of one path within them, such as `data`, this path, and the names of these folders
-    that several of them have; no names if these have no more than half of the files.
-    """
-    sizes, beside = Counter(parts[:-1] for _, parts in files if len(parts) > 3), defaultdict[Parts, list[Parts]](list)
-    for folder in sizes:
-        beside[folder[1:-1]].append(folder)
-    parent, folders = max(beside.items(), key=lambda entry: sum(sizes[folder] for folder in entry[1]), default=((), []))
-    counts = Counter(folder[-1] for folder in folders)
-    shared = [folder for folder in folders if counts[folder[-1]] > 1]
-    is_most = 2 * sum(sizes[folder] for folder in shared) > len(files)
-    return {folder[0] for folder in shared}, parent, sorted({folder[-1] for folder in shared}) if is_most else []
 
 
 def split_names(top_folders: set[str], possible: Mapping[str, str], place: str) -> dict[str, str]:

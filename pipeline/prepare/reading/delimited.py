@@ -44,8 +44,9 @@ class Chunk(NamedTuple):
         return [column[at].as_py() for column in self.columns]
 
 
-def csv_chunks(blocks: Iterable[TextBlock], place: str) -> Generator[Chunk]:
-    """Yield the rows of a CSV file. A field in quotes may have line breaks; the separator is found. Rows without a value are left out.
+def csv_chunks(blocks: Iterable[TextBlock], place: str, *, is_cut: bool = False) -> Generator[Chunk]:
+    """Yield the rows of a CSV file. A field in quotes may have line breaks; the separator is found. Rows without a value are left out,
+    and if the text `is_cut`, so is one that the end cuts.
 
     Raises Refusal, with the line after `place`, if the file is no valid CSV, or if a row has more or fewer fields than the first.
     """
@@ -59,42 +60,32 @@ def csv_chunks(blocks: Iterable[TextBlock], place: str) -> Generator[Chunk]:
     if separator == BLANKS:
         yield from of_rows(((line, divided(text)) for line, text in lines_of(blocks)), place)
     else:
-        yield from of_blocks(blocks, place, separator, quoted=True)
+        yield from of_blocks(blocks, place, separator, quoted=True, is_cut=is_cut)
 
 
 def look_chunks(blocks: Iterable[TextBlock], place: str, *, quoted: bool) -> Generator[Chunk]:
     """Yield the rows of the first block, and those of the others that have as many fields: these blocks may begin and end within a row."""
     csv.field_size_limit(LONGEST_FIELD)
     first, *others = blocks
-    separator = csv_separator(EXCEL.sub("", first.text, count=1)) if quoted else "\t"
-    if others and quoted and first.text.count('"') % 2:  # the first block may end within a row, too
-        broken = list[tuple[int, str, bool]]()
-        for _ in csv_rows(first.text, 1, separator, broken):
-            pass
-        complete = broken[0][0] - 1 if broken else None
-        first = TextBlock(first.line, "".join(io.StringIO(first.text, newline="").readlines()[:complete]))
-    width = Width(place)
-    for chunk in (csv_chunks if quoted else tsv_chunks)([first], place):
+    separator, width = csv_separator(EXCEL.sub("", first.text, count=1)) if quoted else "\t", Width(place)
+    for chunk in csv_chunks([first], place, is_cut=bool(others)) if quoted else tsv_chunks([first], place):
         width.refuse_other(int(chunk.lines[0]), len(chunk.columns))
         yield chunk
     for block in others:
-        found = by_arrow(block.text, 0, separator, width, quoted=quoted) if separator != BLANKS else None
-        if found is not None:
-            yield Chunk(np.zeros_like(found.lines), found.columns)
-        elif quoted and separator != BLANKS:
-            yield from of_rows(((0, fields) for fields in rows_of_piece(block.text, separator, width.fields)), place, width)
+        if quoted and separator != BLANKS:
+            rows = rows_of_piece(block.text, separator, width.fields)
         else:
-            rows = (divided(text) if separator == BLANKS else text.split(separator) for _, text in lines_of([block]))
-            yield from of_rows(((0, fields) for fields in rows if len(fields) == width.fields), place, width)
+            rows = [divided(text) if quoted else text.split(separator) for _, text in lines_of([block])]
+        yield from of_rows(((0, fields) for fields in rows if len(fields) == width.fields), place, width)
 
 
 def rows_of_piece(text: str, separator: str, num_fields: int) -> list[Sequence[str]]:
     """Return the rows of a piece of a CSV, which may begin within a field in quotes: [] if it has no rows of so many fields either way."""
     for beginning in (text, f'"{text}'):
         broken = list[tuple[int, str, bool]]()
-        rows = [fields for _, fields in csv_rows(beginning, 0, separator, broken) if any(fields)][1:]
-        if all(is_over for _, _, is_over in broken) and all(len(fields) == num_fields for fields in rows):
-            return rows
+        rows = [fields for _, fields in csv_rows(beginning, 0, separator, broken) if any(fields)]
+        if all(is_over for _, _, is_over in broken) and all(len(fields) == num_fields for fields in rows[1:]):
+            return rows[beginning != text :]
     return []
 
 
@@ -134,7 +125,7 @@ def of_rows(rows: Rows, place: str, width: Width | None = None) -> Generator[Chu
         yield Chunk(np.array(lines), [pa.array(column, pa.string()) for column in zip(*every, strict=True)])
 
 
-def of_blocks(blocks: Iterable[TextBlock], place: str, separator: str, *, quoted: bool) -> Generator[Chunk]:
+def of_blocks(blocks: Iterable[TextBlock], place: str, separator: str, *, quoted: bool, is_cut: bool = False) -> Generator[Chunk]:
     """Yield the rows of blocks of text. A row of which a block has only the beginning is read with the next one."""
     width, line, rest, broken = Width(place), 1, "", list[tuple[int, str, bool]]()
     for block in blocks:
@@ -152,7 +143,7 @@ def of_blocks(blocks: Iterable[TextBlock], place: str, separator: str, *, quoted
             if not is_over:
                 break
             rest = "".join(io.StringIO(text, newline="").readlines()[line - start :])
-    if rest or broken:
+    if broken and not (is_over and is_cut):
         raise Refusal(f"{place}:{line}: is not valid CSV ({problem}): quote fields with line breaks, quotes or commas")
 
 

@@ -24,7 +24,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import pipeline
 from pipeline.core import files
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Result_co = TypeVar("Result_co", covariant=True)
 CONNECT_S = 10.0
 AHEAD = 64
 
@@ -82,20 +81,12 @@ CLUSTER: ContextVar[Cluster | None] = ContextVar("CLUSTER", default=None)
 """The cluster whose workers tokenize texts."""
 
 
-class Task(Protocol[Result_co]):
-    """A result that is being computed: a Future of concurrent.futures or of dask."""
-
-    def result(self) -> Result_co: ...
-
-    def cancel(self) -> Any: ...
-
-
-def in_order(submit: Callable[[Item], Task[Result]], items: Iterable[Item], *, max_in_flight: int) -> Iterator[tuple[Item, Result]]:
-    """Yield each item and its result, in the order of `items`. `submit(item)` starts to compute a result.
+def in_order(submit: Callable[[Item], Future[Result]], items: Iterable[Item], *, max_in_flight: int) -> Iterator[tuple[Item, Result]]:
+    """Yield each item and its result, in the order of `items`. `submit(item)` starts to compute a result: a Future of concurrent.futures or of dask.
 
     At most `max_in_flight` items are computed ahead of the caller. If it stops early, the others are cancelled.
     """
-    pending: deque[tuple[Item, Task[Result]]] = deque()
+    pending: deque[tuple[Item, Future[Result]]] = deque()
     try:
         for item in items:
             pending.append((item, submit(item)))
@@ -213,10 +204,12 @@ def on_cluster(
         from distributed.comm.core import CommClosedError
         from distributed.scheduler import KilledWorker
 
-        def submit(item: Item) -> Task[Result]:
+        def submit(item: Item) -> Future[Result]:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Sending large graph")  # items from a compressed tar contain the files
-                return client.submit(call, item, pure=False)  # by default, calls with equal arguments would be one task
+                return cast(
+                    "Future[Result]", client.submit(call, item, pure=False)
+                )  # by default, calls with equal arguments would be one task
 
         call = partial(checked, function, prepare, cluster.shared, versions())
         threads = sum(client.nthreads().values())  # type: ignore[no-untyped-call]  # distributed has few types

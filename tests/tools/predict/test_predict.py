@@ -190,7 +190,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_predicted(write_model: Wri
         "red\\x1b[31m\\n.png": "cannot be decoded: is not an image that Pillow can read",
         "pipe.png": "cannot be read: Is a device, a pipe or a socket",
         "empty": "has no files",
-        "loop": "loop/inner/again: is a link to one of its parent folders: remove the link",
+        "loop": "loop/inner/again: is reached twice through links, perhaps one to a parent folder: remove the link",
         "cut.tar.gz": "cannot be read as a complete tar or zip archive",
         "floats.npy": "each row is an array float64 of shape (8, 8, 1), but the model takes uint8 of shape (8, 8, 1)",
     }
