@@ -1,17 +1,26 @@
-"""Tokenizes texts in several processes or on a cluster, counts their tokens, and judges by them whether a tokenizer suits the texts."""
+"""Turns texts into rows of tokens, in several processes or on a cluster, and judges by their tokens whether a tokenizer suits the texts."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import tee
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pipeline.core.raw_dataset import TEST, TRAIN, VALID
-from pipeline.core.refusal import counted
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock
+from pipeline.core.refusal import Refusal, counted
+from pipeline.core.section import Column
+from pipeline.core.spec import Targets
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.tokenizer_description import Normalization, TokenizerKind
-from pipeline.prepare.inputs.text import TextSettings, fit
+from pipeline.inputs.text.description import TextInputs
+from pipeline.prepare.inputs.text import Statistics, TextSettings, fit
 from pipeline.prepare.reading.workers import CLUSTER, on_cluster, on_processes
+
+if TYPE_CHECKING:
+    from pipeline.prepare.reading.labelled_tables import Labelled
 
 Item = TypeVar("Item")
 Content = TypeVar("Content")
@@ -20,8 +29,8 @@ MOST_TEXTS, MOST_CHARACTERS = 1000, 20_000
 """At most MOST_TEXTS texts are measured, and at most MOST_CHARACTERS of each."""
 MOST = 0.98
 """The share of texts that should not be truncated."""
-MANY_TEXTS = 100_000
-"""So many texts are tokenized in several processes, which take a second to start."""
+BLOCK_TEXTS, MANY_TEXTS = 4096, 100_000
+"""So many texts are read at once, and so many are tokenized in several processes, which take a second to start."""
 LONG = 20
 """A text of so many characters beside white space is more than one word."""
 MOST_UNKNOWN, MOST_MISSING = 0.5, 0.7
@@ -145,6 +154,109 @@ def warning(settings: TextSettings, tokenizer: Tokenizer, known: Sequence[str], 
     if settings.targets_kind != "language_modeling":
         values["max_length"] = max(settings.max_length, row_length(better, known))
     return f"{beginning}: `python -m pipeline set {' '.join(f'source.{key}={value}' for key, value in values.items())}` chooses one that knows more"
+
+
+class Texts(NamedTuple):
+    """Some samples of one split, at most BLOCK_TEXTS. `positions` (n,) are those in the split, and `places` say where they were found.
+
+    `columns` has their texts or, for pairs, the source texts and the target texts that a model should write for them.
+    """
+
+    split: str
+    positions: NDArray[np.int64]
+    columns: Sequence[Sequence[str]]
+    places: Sequence[str]
+
+
+ReadTexts = Callable[[], Iterable[Texts]]
+"""Reads the texts of all splits, from the beginning at each call."""
+RowsOf = Callable[[Tokenizer, Any, Sequence[Sequence[str]]], tuple[NDArray[np.int32], NDArray[np.bool_], Mapping[str, int]]]
+"""Returns the rows for columns of texts, which of them have a text without tokens (n,), and how many texts of each key are truncated. The second argument
+is the description of the inputs."""
+
+
+def texts_of(labelled: "Labelled", *columns: Column) -> Iterator[Texts]:
+    """Yield the texts in some columns of labelled rows."""
+    for samples in labelled.samples(columns):
+        found = [samples.texts(column) for column in columns]
+        for start in range(0, len(samples.lines), BLOCK_TEXTS):
+            chosen = slice(start, start + BLOCK_TEXTS)
+            yield Texts(samples.split, samples.positions[chosen], [texts[chosen] for texts in found], samples.places(chosen))
+
+
+class TokenizedTexts:
+    """Turns the texts of a dataset into rows of tokens. `fit` must be called before `blocks`: it fits the tokenizer.
+
+    `targets` are those of the samples of each split, which have `num_columns` texts each. `rows_of` makes the rows, in `workers` processes for MANY_TEXTS,
+    and `describe(tokenizer=...)` their description.
+    """
+
+    def __init__(
+        self,
+        settings: TextSettings,
+        read: ReadTexts,
+        targets: Mapping[str, NDArray[Any]],
+        *,
+        describe: Callable[..., Any],
+        rows_of: RowsOf,
+        num_columns: int = 1,
+        workers: int = 1,
+    ) -> None:
+        self.settings, self.read, self.targets, self.rows_of, self.num_columns = settings, read, targets, rows_of, num_columns
+        self.num_samples = sum(map(len, targets.values()))
+        self.workers = workers if num_columns * self.num_samples >= MANY_TEXTS else 1
+        self.statistics = Statistics(describe)
+
+    def dataset(self, task: Targets, *, drawing_keys: Callable[[], Iterable[bytes]] | None = None, **options: Any) -> RawDataset:
+        """Return the dataset, with the `options` of RawDataset. If `drawing_keys` is None, the keys are the texts, of pairs the source texts."""
+        keys = drawing_keys or self.of_train
+        return RawDataset(task, self.statistics, self.targets, self.blocks, self.fit, drawing_keys=keys, **options)
+
+    def of_train(self) -> Generator[bytes]:
+        for samples in self.read():
+            if samples.split == TRAIN:
+                yield from (text.encode("utf-8", "surrogatepass") for text in samples.columns[0])
+
+    def fit(self, assigned: Mapping[str, NDArray[np.str_]]) -> None:
+        """Fit the tokenizer to the samples that are assigned to train. Print a warning if it does not suit those of valid, or else of test."""
+        names = Counter(str(name) for splits in assigned.values() for name in splits)
+        texts = (
+            (text, split)
+            for samples in self.read()
+            for *several, split in zip(*samples.columns, assigned[samples.split][samples.positions].tolist(), strict=True)
+            for text in several
+        )
+        self.tokenizer = fitted(self.settings, texts, {name: self.num_columns * count for name, count in names.items()})
+        self.statistics.tokenizer = self.tokenizer.description
+
+    def blocks(self) -> Generator[SampleBlock]:
+        """Yield all samples, block by block. At the end, print how many texts were truncated, if any were.
+
+        Raises Refusal if the tokenizer finds no token in a text.
+        """
+        truncated, rows_of = Counter[str](), partial(self.rows_of, self.tokenizer, self.statistics.inputs())
+        for samples, (rows, empty, counts) in spread(
+            rows_of, ((samples, samples.columns) for samples in self.read()), workers=self.workers
+        ):
+            if empty.any():
+                place = samples.places[int(empty.argmax())]
+                raise Refusal(
+                    f"source.root: {place}: has a text in which the tokenizer finds no token: change it or remove the row or file"
+                )
+            truncated.update(counts)
+            yield SampleBlock(samples.split, samples.positions, rows)
+        for key, number in truncated.items():
+            if number:
+                most = f"more than {getattr(self.settings, key)} tokens (source.{key})"
+                print(f"prepare: {number} of {self.num_samples} texts have {most} and were truncated")
+
+
+def rows_of_texts(
+    tokenizer: Tokenizer, inputs: TextInputs, columns: Sequence[Sequence[str]]
+) -> tuple[NDArray[np.int32], NDArray[np.bool_], Mapping[str, int]]:
+    """Return what RowsOf says, for one column."""
+    rows, lengths = tokenizer.rows(columns[0], inputs.length)
+    return rows, lengths == 0, {"max_length": int((lengths > inputs.length).sum())}
 
 
 def spread(function: Callable[[Content], Result], items: Iterable[tuple[Item, Content]], *, workers: int) -> Iterator[tuple[Item, Result]]:

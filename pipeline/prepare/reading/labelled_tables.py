@@ -51,6 +51,11 @@ class Samples(NamedTuple):
     lines: NDArray[np.int64]
     cells: Mapping[Column, Any]
 
+    def texts(self, column: Column) -> list[str]:
+        """Return the cells of a column as texts."""
+        found: list[str] = texts(self.cells[column]).to_pylist()
+        return found
+
     def places(self, rows: slice) -> list[str]:
         """Return the name of the file and the line of each of some rows."""
         file = shown(self.path)
@@ -111,7 +116,7 @@ class Labelled:
             problem = f"has no value in the column {shown(column)} (source.group_column)"
             found.add(samples.lines[missing], Refusal(problem, remedy="write one"))
             if samples.split == TRAIN:
-                yield from (str(cell).strip().encode("utf-8", "surrogatepass") for cell in texts(samples.cells[column]).to_pylist())
+                yield from (str(cell).strip().encode("utf-8", "surrogatepass") for cell in samples.texts(column))
         for found in faulty.values():
             found.refuse()
 

@@ -19,7 +19,7 @@ from pipeline.core.raw_dataset import Cluster
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.prepare import stage
-from pipeline.prepare.inputs import corpus, image_files, pairs
+from pipeline.prepare.inputs import corpus, image_files, tokens
 from pipeline.prepare.params import PrepareParams, SourceSettings
 from pipeline.prepare.reading import workers
 from pipeline.prepare.reading.workers import on_cluster
@@ -135,8 +135,7 @@ def test_the_workers_of_a_cluster_and_processes_tokenize_texts_to_the_same_bytes
 ) -> None:
     root, (settings, changes) = tmp_path / ("a.txt" if kind == "text" else "a.tsv"), OF_TEXTS[kind]
     root.write_text("".join(f"{one}\t{other}\n" for one, other in LABELLED))
-    monkeypatch.setattr(text_classification, "BLOCK_SAMPLES", 50)
-    monkeypatch.setattr(pairs, "BLOCK_PAIRS", 50)
+    monkeypatch.setattr(tokens, "BLOCK_TEXTS", 50)
     monkeypatch.setattr(corpus, "PIECE_CHARACTERS", 500)
 
     def prepared(name: str, cluster: str | None = None) -> dict[str, bytes]:
@@ -146,8 +145,7 @@ def test_the_workers_of_a_cluster_and_processes_tokenize_texts_to_the_same_bytes
 
     expected, started = prepared("alone"), list[object]()
     assert prepared("cluster", processes.address) == expected
-    monkeypatch.setattr(text_classification, "MANY_TEXTS", 1)
-    monkeypatch.setattr(pairs, "MANY_TEXTS", 1)
+    monkeypatch.setattr(tokens, "MANY_TEXTS", 1)
     monkeypatch.setattr(corpus, "MANY_CHARACTERS", 1)
     monkeypatch.setattr(workers, "Worker", lambda *args, of=workers.Worker: started.append(args) or of(*args))
     assert prepared("processes") == expected
