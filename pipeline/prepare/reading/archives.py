@@ -7,7 +7,6 @@ import lzma
 import os
 import shlex
 import stat
-import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -200,29 +199,10 @@ def slashed(info: zipfile.ZipInfo) -> str:
 
 
 @dataclass(frozen=True)
-class TarSlice:
-    """Reads the contents of one file from an uncompressed tar archive: `size_bytes` bytes from the offset `start` on."""
-
-    path: Path
-    start: int
-    size_bytes: int
-
-    def read(self, name: str) -> bytes:
-        """Return the contents. Raises Refusal if the archive cannot be read, or ends before."""
-        with errors_as_refusal(self.path), self.path.open("rb") as file:
-            file.seek(self.start)
-            data = file.read(self.size_bytes)
-            if len(data) < self.size_bytes:
-                raise tarfile.ReadError(f"the end of {shown(name)} is missing")
-            return data
-
-
-@dataclass(frozen=True)
 class Tar:
     """A tar archive. Files are listed in the order in which the archive contains them.
 
-    The archive is read from its beginning each time: once for the listing, and once for the contents. In an uncompressed archive, only the
-    headers are read so; the contents are read by whoever needs them, for example by several worker processes.
+    The archive is read from its beginning each time: once for the listing, and once for the contents.
     """
 
     path: Path
@@ -246,7 +226,7 @@ class Tar:
             yield members
 
     def select(self, names: Iterator[str]) -> Any:
-        """Yield each file of `names` as a Member: with its contents or, if the archive is not compressed, with a TarSlice that reads them.
+        """Yield each file of `names` with its contents.
 
         `names` must be in the order of the archive. Raises Refusal if one of the files is missing or damaged.
         """
@@ -255,8 +235,7 @@ class Tar:
             for file, member in file_tree.members(self.path, self.opener):
                 if member.name == name:
                     refuse_too_large(self.path, member.name, member.size)
-                    in_place = TarSlice(self.path, member.offset_data, member.size)
-                    yield Member(name, in_place if self.opener is open else file_tree.read(file, member))
+                    yield Member(name, file_tree.read(file, member))
                     name = next(names, None)
         if name is not None:
             problem = f"{self.path}: {shown(name)} is missing, because the archive was changed while it was read"

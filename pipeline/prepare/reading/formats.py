@@ -22,29 +22,17 @@ UNIT = re.compile(rf"\(?[-+]? ?(?P<before>(?:(?:{PREFIX}) ?)?)[-+]? ?[0-9.,' ]*[
 WITH_COMMA = ("$", "£", "¥", "₹", "USD", "GBP", "JPY", "INR")
 """Currencies in which a comma stands between thousands."""
 ANY_CASE = ("kg", "km", "cm", "lb", "hr", "yr")
-PLAIN, COMMAS, DECIMAL_COMMA, POINTS, BLANKS, BLANKS_POINT, MARKS = (
-    ("", "."),
-    (",", "."),
-    ("", ","),
-    (".", ","),
-    (" ", ","),
-    (" ", "."),
-    ("'", "."),
-)
+STYLES = (("", "."), (",", "."), ("", ","), (".", ","), (" ", ","), (" ", "."), ("'", "."))
 """The signs between thousands and before decimals, the simplest first."""
-STYLES = (PLAIN, COMMAS, DECIMAL_COMMA, POINTS, BLANKS, BLANKS_POINT, MARKS)
+PLAIN, COMMAS, DECIMAL_COMMA, POINTS, *_ = STYLES
 FIELDS = {
     "%d": r"(?P<day>\d{1,2})",
-    "%m": r"\d{1,2}",
-    "%b": "[A-Za-z]{3,9}",
-    "%B": "[A-Za-z]{3,9}",
     "%Y": r"\d{4}",
     "%y": r"\d{2}",
-    "%H": r"\d{1,2}",
-    "%I": r"\d{1,2}",
-    "%M": r"[0-5]\d",
-    "%S": r"[0-5]\d",
     "%p": r"[AaPp]\.?[Mm]\.?",
+    **dict.fromkeys(("%b", "%B"), "[A-Za-z]{3,9}"),
+    **dict.fromkeys(("%m", "%H", "%I"), r"\d{1,2}"),
+    **dict.fromkeys(("%M", "%S"), r"[0-5]\d"),
 }
 DAYS = [sign.join(order) for sign in "/-" for order in (("%d", "%m", "%Y"), ("%m", "%d", "%Y"), ("%d", "%m", "%y"), ("%m", "%d", "%y"))]
 DAYS += ["%d.%m.%Y", "%d.%m.%y", "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%y/%m/%d", "%y-%m-%d", "%b %d, %Y", "%b %d %Y", "%d. %b %Y"]

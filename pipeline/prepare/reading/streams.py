@@ -135,32 +135,28 @@ def unpacked_name(name: str) -> str:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file, decompressed if its name ends with one of PACKED. The path may be that of a file in an archive, such as `data.zip/train.csv`."""
-    archive = next((folder for folder in path.parents if folder.is_file()), None)
-    if archive is None:
-        untrusted.size_bytes(path)  # raises OSError for a pipe or a device
-        file: IO[bytes] = path.open("rb")
-    else:
-        with errors_as_refusal(archive), archives.open_tree(archive).contents([path.relative_to(archive).as_posix()]) as members:
-            file = io.BytesIO(next(members).read())
-    with file:
-        suffix = path.suffix.lower()
-        if suffix == ".zst":
-            from pyarrow import CompressedInputStream  # late: it takes 0.2 s
-
-            yield CompressedInputStream(file, "zstd")
-        else:
-            yield cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if suffix == ".gz" else file
-
-
-@contextmanager
 def readable(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file like `opened`. Raises Refusal if it cannot be opened, read or decompressed."""
+    """Open a file, decompressed if its name ends with one of PACKED. The path may be that of a file in an archive, such as `data.zip/train.csv`.
+
+    Raises Refusal if it cannot be opened, read or decompressed.
+    """
     place = f"source.root: {shown(path)}: cannot be read"
+    archive = next((folder for folder in path.parents if folder.is_file()), None)
     try:
-        with opened(path) as file:
-            yield file
+        if archive is None:
+            untrusted.size_bytes(path)  # raises OSError for a pipe or a device
+            file: IO[bytes] = path.open("rb")
+        else:
+            with errors_as_refusal(archive), archives.open_tree(archive).contents([path.relative_to(archive).as_posix()]) as members:
+                file = io.BytesIO(next(members).read())
+        with file:
+            suffix = path.suffix.lower()
+            if suffix == ".zst":
+                from pyarrow import CompressedInputStream  # late: it takes 0.2 s
+
+                yield CompressedInputStream(file, "zstd")
+            else:
+                yield cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if suffix == ".gz" else file
     except OSError as error:  # of damaged gzip and zstd files, too
         raise Refusal(f"{place} ({error.strerror or reason(error)}): make it a readable file") from None
     except (EOFError, zlib.error) as error:

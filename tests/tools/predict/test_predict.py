@@ -150,7 +150,7 @@ def test_images_of_another_size_are_prepared_as_in_training(write_model: WriteMo
     write_model((8, 8, 3))
     Image.fromarray(random_images(1, (40, 30, 3))[0]).save("photograph.png")
     trained = Decoder("", 8, 3, 10**6, None).decode([Member("photograph.png", Path("photograph.png").read_bytes())])
-    np.save("trained.npy", trained.images)
+    np.save("trained.npy", trained[0])
     first, second = predict("photograph.png", "trained.npy", "--batch-size", 1).records
     assert first["top"] == second["top"]
 
