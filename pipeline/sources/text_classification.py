@@ -17,7 +17,7 @@ from pipeline.core.spec import Targets
 from pipeline.core.untrusted import reason, shown
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs.text import TextSettings
-from pipeline.prepare.inputs.tokens import BLOCK_TEXTS, ReadTexts, Texts, TokenizedTexts, rows_of_texts, texts_of
+from pipeline.prepare.inputs.tokens import BLOCK_TEXTS, ReadTexts, Texts, TokenizedTexts, texts_of
 from pipeline.prepare.label_params import LabelColumns, LabelSettings
 from pipeline.prepare.params import Duplicates
 from pipeline.prepare.reading import archives, labelled_tables, line_files, streams, tables
@@ -168,8 +168,16 @@ class Settings(LabelSettings, TextSettings):
 
     def dataset(self, task: Targets, targets: Mapping[str, NDArray[Any]], read: ReadTexts, workers: int, **options: Any) -> RawDataset:
         """Return the dataset. Only `prepare` calls `read`; the command `check` needs nothing but the targets. For `options`, see TokenizedTexts."""
-        describe = partial(TextInputs, length=self.max_length)
-        return TokenizedTexts(self, read, targets, describe=describe, rows_of=rows_of_texts, workers=workers).dataset(task, **options)
+        texts = TokenizedTexts(
+            self,
+            read,
+            targets,
+            describe=partial(TextInputs, length=self.max_length),
+            rows_of=lambda tokenizer, inputs: partial(tokenizer.rows, length=inputs.length),
+            fewest={"max_length": 0},
+            workers=workers,
+        )
+        return texts.dataset(task, **options)
 
 
 def kinds_of(columns: LabelColumns | None) -> set[type]:

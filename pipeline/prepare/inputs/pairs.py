@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from pipeline.core.raw_dataset import RawDataset
-from pipeline.core.tokenizer import Tokenizer
+from pipeline.core.tokenizer import Tokenizer, Tokens
 from pipeline.inputs.text.description import TextInputs
 from pipeline.inputs.text_pair.description import TextPairInputs
 from pipeline.prepare.inputs.text import TextSettings
@@ -46,14 +46,22 @@ class PairSettings(TextSettings):
         """
         targets = {split: np.zeros((count, 0), SequenceTargets.dtype) for split, count in counts.items()}
         describe = partial(TextPairInputs, length=self.max_length, target_length=self.target_length)
-        texts = TokenizedTexts(self, read, targets, describe=describe, rows_of=rows_of_pairs, num_columns=2, workers=workers)
+        texts = TokenizedTexts(
+            self,
+            read,
+            targets,
+            describe=describe,
+            rows_of=partial(partial, rows_of_pairs),
+            fewest={"max_length": 0, "target_length": ENDS},
+            workers=workers,
+        )
         return texts.dataset(SequenceTargets(), together=self.duplicates == "together", **options)
 
 
 def rows_of_pairs(
     tokenizer: Tokenizer, inputs: TextPairInputs, columns: Sequence[Sequence[str]]
-) -> tuple[NDArray[np.int32], NDArray[np.bool_], Mapping[str, int]]:
-    """Return what RowsOf says, for source texts and target texts."""
+) -> tuple[Tokens, NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows of source texts and target texts, and the number of tokens of each source text and, with its ENDS, of each target text, (n,)."""
     assert tokenizer.description.end is not None
     texts, targets = columns
     sources, lengths = tokenizer.rows(texts, inputs.length)
@@ -65,6 +73,4 @@ def rows_of_pairs(
         row[: len(kept)] = kept
     padding = ((0, 0), (0, inputs.source.length - inputs.length))
     rows = inputs.rows(np.pad(sources, padding, constant_values=inputs.pad), target_rows)
-    target_lengths = np.array([len(found) for found in encoded], np.int64)
-    truncated = {"max_length": int((lengths > inputs.length).sum()), "target_length": int((target_lengths > inputs.target_length).sum())}
-    return rows, (lengths == 0) | (target_lengths == ENDS), truncated
+    return rows, lengths, np.array([len(found) for found in encoded], np.int64)

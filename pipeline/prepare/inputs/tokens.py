@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import tee
+from itertools import chain, tee
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,7 +14,6 @@ from pipeline.core.section import Column
 from pipeline.core.spec import Targets
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.tokenizer_description import Normalization, TokenizerKind
-from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs.text import Statistics, TextSettings, fit
 from pipeline.prepare.reading.workers import CLUSTER, on_cluster, on_processes
 
@@ -116,31 +114,6 @@ def first_suitable(
     return tokenizer, reason
 
 
-def fitted(settings: TextSettings, texts: Iterable[tuple[str, str]], counts: Mapping[str, int]) -> Tokenizer:
-    """Return a tokenizer fitted to the texts of train. Print its number of tokens, and a warning if it does not suit those of valid, or else of test.
-
-    `texts` yields each text with its split, and is read once. `counts` has the number of texts of each split.
-    """
-    other = VALID if counts.get(VALID) else TEST
-    sampled = {TRAIN: Sampled(counts[TRAIN]), other: Sampled(counts.get(other, 0))}
-
-    def of_train() -> Iterator[str]:
-        for text, split in texts:
-            if split in sampled:
-                sampled[split].add(text)
-            if split == TRAIN:
-                yield text
-
-    remaining = of_train()
-    tokenizer = settings.fit_tokenizer(remaining)
-    for _ in remaining:  # of a tokenizer that is not fitted
-        pass
-    print(f"prepare: the tokenizer `{settings.tokenizer}` has {tokenizer.num_tokens} tokens")
-    if told := warning(settings, tokenizer, sampled[TRAIN].texts, sampled[other].texts):
-        print(f"prepare: {told}")
-    return tokenizer
-
-
 def warning(settings: TextSettings, tokenizer: Tokenizer, known: Sequence[str], new: Sequence[str]) -> str:
     """Return a sentence with the remedy if the tokenizer does not suit the texts `new`, or "". `known` are some of those to which it was fitted."""
     if not (found := misfit(tokenizer, new)):
@@ -170,9 +143,9 @@ class Texts(NamedTuple):
 
 ReadTexts = Callable[[], Iterable[Texts]]
 """Reads the texts of all splits, from the beginning at each call."""
-RowsOf = Callable[[Tokenizer, Any, Sequence[Sequence[str]]], tuple[NDArray[np.int32], NDArray[np.bool_], Mapping[str, int]]]
-"""Returns the rows for columns of texts, which of them have a text without tokens (n,), and how many texts of each key are truncated. The second argument
-is the description of the inputs."""
+RowsOf = Callable[[Tokenizer, Any], Callable[[Any], tuple[NDArray[Any], ...]]]
+"""Returns, for a tokenizer and the description of the inputs, a function from texts, or from the columns of pairs, to their rows and, for each column, the
+numbers of tokens (n,)."""
 
 
 def texts_of(labelled: "Labelled", *columns: Column) -> Iterator[Texts]:
@@ -187,8 +160,8 @@ def texts_of(labelled: "Labelled", *columns: Column) -> Iterator[Texts]:
 class TokenizedTexts:
     """Turns the texts of a dataset into rows of tokens. `fit` must be called before `blocks`: it fits the tokenizer.
 
-    `targets` are those of the samples of each split, which have `num_columns` texts each. `rows_of` makes the rows, in `workers` processes for MANY_TEXTS,
-    and `describe(tokenizer=...)` their description.
+    `targets` are those of the samples of each split. `fewest` has for each column of texts the key of its most tokens, and how many an empty text has.
+    `rows_of` makes the rows, in `workers` processes for MANY_TEXTS, and `describe(tokenizer=...)` their description.
     """
 
     def __init__(
@@ -199,12 +172,12 @@ class TokenizedTexts:
         *,
         describe: Callable[..., Any],
         rows_of: RowsOf,
-        num_columns: int = 1,
+        fewest: Mapping[str, int],
         workers: int = 1,
     ) -> None:
-        self.settings, self.read, self.targets, self.rows_of, self.num_columns = settings, read, targets, rows_of, num_columns
+        self.settings, self.read, self.targets, self.rows_of, self.fewest = settings, read, targets, rows_of, fewest
         self.num_samples = sum(map(len, targets.values()))
-        self.workers = workers if num_columns * self.num_samples >= MANY_TEXTS else 1
+        self.workers = workers if len(fewest) * self.num_samples >= MANY_TEXTS else 1
         self.statistics = Statistics(describe)
 
     def dataset(self, task: Targets, *, drawing_keys: Callable[[], Iterable[bytes]] | None = None, **options: Any) -> RawDataset:
@@ -219,44 +192,46 @@ class TokenizedTexts:
 
     def fit(self, assigned: Mapping[str, NDArray[np.str_]]) -> None:
         """Fit the tokenizer to the samples that are assigned to train. Print a warning if it does not suit those of valid, or else of test."""
-        names = Counter(str(name) for splits in assigned.values() for name in splits)
-        texts = (
-            (text, split)
-            for samples in self.read()
-            for *several, split in zip(*samples.columns, assigned[samples.split][samples.positions].tolist(), strict=True)
-            for text in several
-        )
-        self.tokenizer = fitted(self.settings, texts, {name: self.num_columns * count for name, count in names.items()})
+        columns, counts = len(self.fewest), Counter(str(name) for splits in assigned.values() for name in splits)
+        other = VALID if counts[VALID] else TEST
+        sampled = {split: Sampled(columns * counts[split]) for split in (TRAIN, other)}
+
+        def of_train() -> Iterator[str]:
+            for samples in self.read():
+                splits = np.repeat(assigned[samples.split][samples.positions], columns).tolist()
+                for text, split in zip(chain.from_iterable(zip(*samples.columns, strict=True)), splits, strict=True):
+                    if split in sampled:
+                        sampled[split].add(text)
+                    if split == TRAIN:
+                        yield text
+
+        remaining = of_train()
+        self.tokenizer = self.settings.fit_tokenizer(remaining)
+        for _ in remaining:  # of a tokenizer that is not fitted
+            pass
         self.statistics.tokenizer = self.tokenizer.description
+        print(f"prepare: the tokenizer `{self.settings.tokenizer}` has {self.tokenizer.num_tokens} tokens")
+        if told := warning(self.settings, self.tokenizer, sampled[TRAIN].texts, sampled[other].texts):
+            print(f"prepare: {told}")
 
     def blocks(self) -> Generator[SampleBlock]:
         """Yield all samples, block by block. At the end, print how many texts were truncated, if any were.
 
         Raises Refusal if the tokenizer finds no token in a text.
         """
-        truncated, rows_of = Counter[str](), partial(self.rows_of, self.tokenizer, self.statistics.inputs())
-        for samples, (rows, empty, counts) in spread(
-            rows_of, ((samples, samples.columns) for samples in self.read()), workers=self.workers
-        ):
-            if empty.any():
-                place = samples.places[int(empty.argmax())]
-                raise Refusal(
-                    f"source.root: {place}: has a text in which the tokenizer finds no token: change it or remove the row or file"
-                )
-            truncated.update(counts)
+        truncated, rows_of = Counter[str](), self.rows_of(self.tokenizer, self.statistics.inputs())
+        texts = ((samples, samples.columns if len(self.fewest) > 1 else samples.columns[0]) for samples in self.read())
+        for samples, (rows, *lengths) in spread(rows_of, texts, workers=self.workers):
+            for (key, fewest), found in zip(self.fewest.items(), lengths, strict=True):
+                if (empty := np.flatnonzero(found == fewest)).size:
+                    problem = "has a text in which the tokenizer finds no token: change it or remove the row or file"
+                    raise Refusal(f"source.root: {samples.places[empty[0]]}: {problem}")
+                truncated[key] += int((found > getattr(self.settings, key)).sum())
             yield SampleBlock(samples.split, samples.positions, rows)
         for key, number in truncated.items():
             if number:
                 most = f"more than {getattr(self.settings, key)} tokens (source.{key})"
                 print(f"prepare: {number} of {self.num_samples} texts have {most} and were truncated")
-
-
-def rows_of_texts(
-    tokenizer: Tokenizer, inputs: TextInputs, columns: Sequence[Sequence[str]]
-) -> tuple[NDArray[np.int32], NDArray[np.bool_], Mapping[str, int]]:
-    """Return what RowsOf says, for one column."""
-    rows, lengths = tokenizer.rows(columns[0], inputs.length)
-    return rows, lengths == 0, {"max_length": int((lengths > inputs.length).sum())}
 
 
 def spread(function: Callable[[Content], Result], items: Iterable[tuple[Item, Content]], *, workers: int) -> Iterator[tuple[Item, Result]]:

@@ -72,6 +72,9 @@ def look_chunks(blocks: Iterable[TextBlock], place: str, *, quoted: bool) -> Gen
         width.refuse_other(int(chunk.lines[0]), len(chunk.columns))
         yield chunk
     for block in others:
+        if separator != BLANKS and (found := by_arrow(block.text, 0, separator, width, quoted=quoted)):
+            yield Chunk(np.zeros_like(found.lines), found.columns)
+            continue
         if quoted and separator != BLANKS:
             rows = rows_of_piece(block.text, separator, width.fields)
         else:

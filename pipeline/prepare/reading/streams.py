@@ -175,16 +175,17 @@ def text_blocks(path: Path, encoding: str = UTF8, *, whole: bool = False) -> Ite
         yield from decoded_blocks(file, encoding, f"source.root: {shown(path)}")
 
 
-def decoded_blocks(file: IO[bytes], encoding: str, place: str) -> Iterator[TextBlock]:
-    """Yield the text of an open file in blocks of whole lines. A byte order mark counts more than `encoding`.
+def decoded_blocks(file: IO[bytes], encoding: str, place: str, block_bytes: int | None = None) -> Iterator[TextBlock]:
+    """Yield the text of an open file in blocks of whole lines, of BLOCK_BYTES by default. A byte order mark counts more than `encoding`.
 
     Raises Refusal, with the line after `place`, if the text is not in the encoding, has a NUL character, or a line of more than LONGEST_LINE characters.
     """
-    content, line, rest = file.read(BLOCK_BYTES), 1, ""
+    block_bytes = block_bytes or BLOCK_BYTES
+    content, line, rest = file.read(block_bytes), 1, ""
     codec = marked(content) or WITHOUT_MARK.get(codecs.lookup(encoding).name, encoding)
     decoder = codecs.getincrementaldecoder(codec)()
     while True:
-        following = file.read(BLOCK_BYTES) if content else b""
+        following = file.read(block_bytes) if content else b""
         try:
             text = rest + decoder.decode(content, final=not following)
         except UnicodeDecodeError as error:
@@ -259,11 +260,10 @@ def look(path: Path, encoding: str) -> list[TextBlock]:
     with readable(path) as file:
         start = file.read(3 * LOOKED_AT_BYTES + 1)
         codec = (marked(start) or encoding).removesuffix("-sig")
-        blocks = decoded_blocks(io.BytesIO(start), encoding, place)
         if len(start) <= 3 * LOOKED_AT_BYTES:
-            found = list(blocks)
+            found = list(decoded_blocks(io.BytesIO(start), encoding, place))
         else:
-            found = [next(blocks), TextBlock(0, "")]
+            found = [next(decoded_blocks(io.BytesIO(start), encoding, place, LOOKED_AT_BYTES)), TextBlock(0, "")]
             can_seek = is_file and path.suffix.lower() not in PACKED and "\n".encode(codec) == b"\n"  # else no end of a line can be found
             size_bytes = untrusted.size_bytes(path) if can_seek else 0
             for at in (size_bytes // 2, size_bytes - LOOKED_AT_BYTES) if can_seek else ():
