@@ -119,10 +119,13 @@ class CorpusSettings(TextSettings):
         num_characters = sum(span.end - span.start for spans in documents.values() for span in spans)
         processes = workers if num_characters >= MANY_CHARACTERS else 1
         mapped = {split: self.rows(tokenizer, found, split, processes) for split, found in documents.items()}
-        rows = {split: array_of(file, self.max_length) for split, file in mapped.items()}
+        length = self.max_length  # an incomplete row at the end is left out
+        rows = {
+            split: np.frombuffer(file, np.int32, len(file) // (4 * length) * length).reshape(-1, length) for split, file in mapped.items()
+        }
 
         def blocks() -> Generator[SampleBlock]:
-            for block in blocks_of(rows, max(1, BLOCK_TOKENS // self.max_length)):
+            for block in blocks_of(rows, max(1, BLOCK_TOKENS // length)):
                 yield block
                 release(mapped[block.split])
 
@@ -162,11 +165,6 @@ class CorpusSettings(TextSettings):
                 count += len(padding)
             file.flush()
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def array_of(tokens: mmap.mmap, length: int) -> NDArray[np.int32]:
-    """Return the tokens in rows, (n, length). An incomplete row at the end is left out."""
-    return np.frombuffer(tokens, np.int32, len(tokens) // (4 * length) * length).reshape(-1, length)
 
 
 def divide_by_position(documents: Sequence[Document], *, valid: float, test: float) -> Divided:

@@ -5,7 +5,8 @@ import json
 import re
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +24,6 @@ from pipeline.prepare.reading.class_folders import ClassNames, joined
 from pipeline.prepare.reading.formats import Formats
 from pipeline.prepare.reading.json_rows import is_nested
 
-if TYPE_CHECKING:
-    from pipeline.prepare.reading.labelled_tables import Labelled
-
 LONGEST_LABEL = 255
 MOST_NAMED = 10
 """How many labels a message lists."""
@@ -35,6 +33,15 @@ WITHOUT_COMMA = re.compile(r"""['"]\s+['"]""")
 
 EMPTY = ("", "none")
 TRAIN_NUMBER = SPLITS.index(TRAIN)
+
+
+class Rows(Protocol):
+    """The rows of tables: `splits` (n,) has the number of the split of each in SPLITS, and `place` returns the file and the line of one."""
+
+    root: Path
+    splits: NDArray[np.int8]
+
+    def place(self, row: int, /) -> str: ...
 
 
 class NoLabel(Refusal):
@@ -77,7 +84,7 @@ class Labels:
         """
         raise NotImplementedError
 
-    def of(self, values: NDArray[Any], rows: "Labelled", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:  # noqa: ARG002  # for classes
+    def of(self, values: NDArray[Any], rows: Rows, stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:  # noqa: ARG002  # for classes
         """Return the description of the targets, those of all rows in their order, and sentences about them. `values` are what `read` returned.
 
         `stored` are the class names in the file, if it has any. Raises Refusal if the labels do not fit each other. In this base class, the values
@@ -104,7 +111,7 @@ class ClassLabels(Labels):
             return names[marks.argmax(axis=1)], problems
         return self.numbered(by_value(cells[0], lambda cell: class_label(named_by(cell, stored), self.columns[0])))
 
-    def of(self, values: NDArray[Any], rows: "Labelled", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
+    def of(self, values: NDArray[Any], rows: Rows, stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
         """Return the classes in the order of `stored`, if all their names are there. Raises Refusal if a label does not occur in train."""
         occurring = np.unique(values)
         classes = named({name for name, number in self.found.items() if number in occurring}, stored)
@@ -159,7 +166,7 @@ class SeveralLabels(Labels):
 
         return self.numbered(by_value(cells[0], labels_of))
 
-    def of(self, values: NDArray[Any], rows: "Labelled", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
+    def of(self, values: NDArray[Any], rows: Rows, stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
         if len(self.columns) > 1:
             return self.task.named(self.columns, str(rows.root)), values.astype(np.uint8), ()
         sets = [*self.found]
