@@ -30,9 +30,9 @@ class Settings(CorpusSettings):
     name: Literal["text"]
     pattern: Annotated[str, Field(min_length=1, max_length=255)]
     """Which files of a folder are read: a pattern for their paths in it, such as `*.txt` or `novels/*`. `*` matches `/` too."""
-    divide: Literal["position", "files"]
+    divide: Literal["position", "files", "splits"]
     """How the text is divided. `position`: train is its beginning, then valid, then test. `files`: each file belongs to one split, chosen by
-    the SHA-256 of its path."""
+    the SHA-256 of its path. `splits`: each file belongs to the split that a word in its path means, such as `wiki.train.tokens`."""
     encoding: Encoding
     """The encoding of the files, by its name for Python, such as `utf-8` or `gbk`. A byte order mark counts more."""
 
@@ -54,8 +54,8 @@ class Settings(CorpusSettings):
         if not documents:
             problem = f"{self.root} has no file with text whose path matches `{shown(self.pattern)}`"
             raise Refusal(f"source.pattern: {problem}: change source.pattern, or add files")
-        divide = corpus.divide_by_position if self.divide == "position" else corpus.divide_by_name
-        return self.dataset(divide(documents, valid=self.valid, test=self.test), workers=workers)
+        ways = {"position": corpus.divide_by_position, "files": corpus.divide_by_name, "splits": corpus.divide_by_split}
+        return self.dataset(ways[self.divide](documents, valid=self.valid, test=self.test), workers=workers)
 
 
 def read(root: Path, pattern: str, encoding: str) -> Iterator[Document]:

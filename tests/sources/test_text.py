@@ -10,7 +10,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.tokenizer_description import END, PAD, UNKNOWN
 from pipeline.prepare.inputs import corpus
-from pipeline.prepare.inputs.corpus import Document, divide_by_name, divide_by_position
+from pipeline.prepare.inputs.corpus import Document, divide_by_name, divide_by_position, divide_by_split
 from pipeline.prepare.reading import streams
 from pipeline.prepare.stage import prepare
 from pipeline.sources import text
@@ -87,6 +87,16 @@ def test_a_cut_within_a_document_divides_it(size):
         "".join(texts.values())[begin:end] for begin, end in ((0, 24), (24, 32), (32, 40))
     ]
     assert all(part.start < part.end for parts in divided.values() for part in parts)
+
+
+def test_files_belong_to_the_splits_that_their_names_mean():
+    named = [Document.of(name, "x" * 40) for name in ("a/test/1.txt", "ptb.train.txt", "train-2.txt")]
+    divided = divide_by_split(named, valid=0.25, test=0.2)
+    assert [part.document.name for part in divided["test"]] == ["a/test/1.txt"]
+    assert [(part.document.name, part.start, part.end) for part in divided["train"]] == [("ptb.train.txt", 0, 40), ("train-2.txt", 0, 20)]
+    assert [(part.document.name, part.start, part.end) for part in divided["valid"]] == [("train-2.txt", 20, 40)]
+    with pytest.raises(Refusal, match=r"source.divide: b.txt: its name means no split: put train, valid or test into it"):
+        divide_by_split([*named, Document.of("b.txt", "x")], valid=0.25, test=0.2)
 
 
 def test_files_are_assigned_whole_by_their_names():

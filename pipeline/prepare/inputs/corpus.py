@@ -15,10 +15,12 @@ from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBloc
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.tokenizer_description import AnyDescription
+from pipeline.core.untrusted import shown
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs import tokens as token_counts
 from pipeline.prepare.inputs.text import Statistics, TextSettings
 from pipeline.prepare.inputs.tokens import spread
+from pipeline.prepare.reading.class_folders import split_in
 from pipeline.tasks.language_modeling.targets import NextTokenTargets
 
 BLOCK_TOKENS = 2**20
@@ -211,6 +213,20 @@ def divide_by_name(documents: Sequence[Document], *, valid: float, test: float) 
     for document in documents:
         divided[assigned.get(document.name, TRAIN)].append(Span.whole(document))
     return without_empty(divided, valid=valid, test=test)
+
+
+def divide_by_split(documents: Sequence[Document], *, valid: float, test: float) -> Divided:
+    """Assign each document to the split that a word in its name means, such as `wiki.train.tokens`. A split without a document, and with a
+    share above 0, is cut from the end of train. Raises Refusal if a name means no split, or like `divide_by_position`.
+    """
+    named: dict[str, list[Document]] = {TRAIN: [], VALID: [], TEST: []}
+    for document in documents:
+        if (split := split_in(document.name)) is None:
+            problem = f"source.divide: {shown(document.name)}: its name means no split"
+            raise Refusal(f"{problem}: put train, valid or test into it, or write `source.divide: position`")
+        named[split].append(document)
+    divided = divide_by_position(named[TRAIN], valid=0.0 if named[VALID] else valid, test=0.0 if named[TEST] else test)
+    return {**divided, **{split: [*map(Span.whole, several)] for split, several in named.items() if several and split != TRAIN}}
 
 
 def without_empty(divided: Divided, *, valid: float, test: float) -> Divided:

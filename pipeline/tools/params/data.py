@@ -312,7 +312,8 @@ def describe_corpus(values: Mapping[str, Any]) -> Finding:
     num_characters = round(sum(map(len, texts)) / seen.share())
     if not num_characters:
         raise Refusal(f"data={settings.root}: has no text: add files, or change source.pattern")
-    size = f"{'about ' * (seen.share() < 1)}{num_characters} characters in {len(documents)} files"
+    divided = ", whose names mean their splits (source.divide)" * (values.get("divide") == "splits")
+    size = f"{'about ' * (seen.share() < 1)}{num_characters} characters in {counted(len(documents), 'file')}{divided}"
     sizes, described = vocabulary_values(values, texts)
     files = frozenset(settings.root / document.name if settings.root.is_dir() else settings.root for document in documents)
     lines = (f"{settings.root}: {READERS['text'].title}: {size}", *described)
@@ -340,7 +341,8 @@ def equal_samples(dataset: RawDataset) -> list[str]:
     num_labels = np.bincount(np.unique(np.stack([groups, labels.reshape(-1)]), axis=1)[0])
     repeated, contrary = len(ranks) - len(different), int(sizes[num_labels > 1].sum())
     lines = [f"{repeated} samples of train equal an earlier one" if repeated else "no two samples of train are equal"]
-    return lines + [f"warning: {contrary} samples of train equal another one that has another label"] * bool(contrary)
+    several = "; if samples have several labels, join their rows, as docs/multi-label.md shows" if 2 * contrary > len(ranks) else ""
+    return lines + [f"warning: {contrary} samples of train equal another one that has another label{several}"] * bool(contrary)
 
 
 def params_of(values: Mapping[str, Any]) -> PrepareParams:

@@ -4,7 +4,7 @@ import math
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
@@ -19,7 +19,7 @@ from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.inputs.image_files import ImageFileSettings
 from pipeline.prepare.reading import archives, class_folders, tables
-from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, split_in, split_of_folder, visible_parts
+from pipeline.prepare.reading.class_folders import ClassFolders, split_in, split_of_folder, visible_parts
 from pipeline.prepare.reading.images import is_deep, white_point
 from pipeline.prepare.reading.listed_images import images_by_stem
 from pipeline.prepare.reading.tables import find_tables, visible_files
@@ -44,7 +44,7 @@ BEFORE_NUMBER = re.compile(r"(.*?[^\W\d_])[\W_]*\d")
 
 def as_image_folder(root: Path, given: Given) -> Values | None:
     refuse_one_folder(root)
-    layout = class_layout(root, IMAGE_SUFFIXES)
+    layout = class_layout(root, lambda name: kind_of(name) == "image")
     if not layout or not any(kind_of(sample.name) == "image" for sample in layout.samples):
         return None
     if "name" not in given:
@@ -171,8 +171,8 @@ def table_values(root: Path, by_stem: Mapping[str, Sequence[str]], path: Path, t
     return columns.answered(path, table, given, "image_column", best)
 
 
-def class_layout(root: Path, suffixes: tuple[str, ...]) -> ClassFolders | None:
-    """Return the classes and files of a folder or archive, or None if no file in a folder of it has one of `suffixes`.
+def class_layout(root: Path, fits: Callable[[str], bool]) -> ClassFolders | None:
+    """Return the classes and files of a folder or archive, or None if the name of no file in a folder of it `fits`.
 
     Raises the Refusal of `find_classes` if the files are not arranged by class.
     """
@@ -180,7 +180,7 @@ def class_layout(root: Path, suffixes: tuple[str, ...]) -> ClassFolders | None:
         return None
     listing = archives.open_tree(root).listing()
     files = [name for name in listing.files if visible_parts(name) and not tables.is_document(name)]
-    if not any("/" in name and name.lower().endswith(suffixes) for name in files):
+    if not any("/" in name and fits(name) for name in files):
         return None
     return class_folders.find_classes(listing, str(root))
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from pipeline.core.raw_dataset import TRAIN
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
@@ -69,9 +69,14 @@ def as_labelled_texts(root: Path, given: Given) -> Values | None:
         return values
     if "name" not in given:
         refuse_loose_texts(root)
-    layout = class_layout(root, TEXT_SUFFIXES)
-    is_of_texts = layout and 2 * sum(kind_of(sample.name) == "text" for sample in layout.samples) > len(layout.samples)
+    layout = class_layout(root, is_text)
+    is_of_texts = layout and 2 * sum(is_text(sample.name) for sample in layout.samples) > len(layout.samples)
     return COLUMNS_OF_FILES if is_of_texts else None
+
+
+def is_text(name: str) -> bool:
+    """Return True if a file is one of text by its name, or has a name without a suffix, as those of 20 Newsgroups."""
+    return kind_of(name) == "text" or not PurePosixPath(name).suffix
 
 
 def refuse_loose_texts(root: Path) -> None:
@@ -238,7 +243,7 @@ def as_corpus(root: Path, given: Given) -> Values | None:
         return None
     if not line_files.class_files(names, None):  # which may also be the parts of a text
         try:
-            layout = class_layout(root, TEXT_SUFFIXES)
+            layout = class_layout(root, is_text)
         except Refusal:  # which that of labelled texts says, too
             return None
         if layout and len(layout.classes) > 1:
@@ -248,7 +253,8 @@ def as_corpus(root: Path, given: Given) -> Values | None:
         if table is not None and columns.pair_columns(table, None):
             return None
         refuse_labelled_lines(path, encoding_of(given))
-    return {}
+    splits = [split_in(name) for name in names if not tables.is_document(name)]
+    return {"divide": "splits"} if root.is_dir() and TRAIN in splits and {*splits} & {VALID, TEST} and None not in splits else {}
 
 
 def refuse_labelled_lines(path: Path, encoding: str) -> None:

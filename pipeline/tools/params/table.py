@@ -52,7 +52,7 @@ def ways(key: str, values: Iterable[object]) -> str:
     return " or ".join(assignment(key, value) for value in [*values][:MOST_LISTED])
 
 
-TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tokens", ".raw")
 MOST_WORDS = 5
 """The name of a column has seldom more words. One of a question does, but then other columns have labels."""
 MOST_TABLES = 100
@@ -220,10 +220,11 @@ def attempted(root: Path, options: Sequence[Option], given: Given, attempt: Atte
     """
     if len(options) > MOST_TABLES:
         raise Refusal(f"data={root}: has {len(options)} tables: write as data=PATH the one to read, or call it train")
-    answers, questions, refusals = dict[str, Values | None](), list[Question](), list[Refusal]()
+    answers, questions, refusals, headers = dict[str, Values | None](), list[Question](), list[Refusal](), set[tuple[Name, ...]]()
     for chosen, paths in options:
         try:
             table = Table.read(*paths, encoding=encoding_of(given), given=given)
+            headers.add(tuple(table.columns))
             if (values := attempt(paths[0], table, given)) is not None:
                 answers[chooses(chosen, paths)] = {**chosen, **values}
         except Question as error:
@@ -237,8 +238,10 @@ def attempted(root: Path, options: Sequence[Option], given: Given, attempt: Atte
             for each in question.questions:
                 asked[each].append(question.path.name)
         which = f"{len(answers)} tables {why}: {'add' if 'table' in options[0][0] else 'write'} {' or '.join(answers)}"
-        details = (each if len(names) == len(answers) else f"in {shown(', '.join(names))}, {each}" for each, names in asked.items())
-        raise Question(root, which, *details)
+        details = [each if len(names) == len(answers) else f"in {shown(', '.join(names))}, {each}" for each, names in asked.items()]
+        joined = "; if each has the rows of one class, join them into one table, with a column of the classes" * (len(headers) == 1)
+        *first, last = (which, *details)
+        raise Question(root, *first, last + joined)
     if questions or (refusals and not answers):
         raise (*questions, *refusals)[0]
     return next(iter(answers.values()), None)

@@ -118,6 +118,7 @@ def unspaced(letters: str, size: int) -> list[str]:
 
 CHINESE, THAI = unspaced("电影很好我们都喜欢看天气不坏", 12), unspaced("กขคงจฉชซฌญ", 30)
 LINES = b"".join(f"{text(number)}\n".encode() for number in NUMBERS)
+CORPUS = "".join(f"{text(number)}, and so on. " for number in range(60)).encode()
 CLASSES = b"".join(f"{number % 2}\n".encode() for number in NUMBERS)
 TRAIN_TEST = {"train.csv": listing(), "test.csv": listing(range(4)), **images()}
 LAYOUTS: dict[str, Files] = {
@@ -193,6 +194,10 @@ LAYOUTS: dict[str, Files] = {
         "sample_submission.csv": table("file,kind", *((number, 0) for number in NUMBERS)),
         **images("train"),
         **{f"test/{number}.png": picture(50 + number) for number in NUMBERS},
+    },
+    "`labels.csv` with a row for each label of an image": {
+        "labels.csv": table("file,kind", *((f"images/{number // 2}.png", LABELS[number % 2]) for number in range(24))),
+        **images(),
     },
     "`labels.csv` that lists a missing image": {"labels.csv": listing(range(13)), **images()},
     "`labels.csv` that lists missing images only": {"labels.csv": listing(path="other/x{}.png"), **images()},
@@ -393,6 +398,12 @@ LAYOUTS: dict[str, Files] = {
     "`train/good/a.txt`, `test/bad/b.txt`": {
         f"{split}/{label}/{n}.txt": text(n).encode() for split in ("train", "test") for n in NUMBERS for label in [("good", "bad")[n % 2]]
     },
+    "`news-train/alt.atheism/49960`, `news-test/sci.med/49961`, without suffixes": {
+        f"news-{split}/{label}/{49960 + n}": text(n).encode()
+        for split in ("train", "test")
+        for label in ("alt.atheism", "sci.med")
+        for n in NUMBERS
+    },
     "`reviews.pos`, `reviews.neg` with a text in each line": {"reviews.pos": LINES, "reviews.neg": LINES},
     "`pos.txt`, `neg.txt` with a text in each line": {"pos.txt": LINES, "neg.txt": LINES},
     "`train/pos.txt`, `train/neg.txt`, `test/pos.txt` with a text in each line": dict.fromkeys(
@@ -413,6 +424,7 @@ LAYOUTS: dict[str, Files] = {
         "x_train.npy": b"",
     },
     "`a.txt`, `b/c.txt`": {"a.txt": LINES, "b/c.txt": LINES},
+    "`wiki.train.tokens`, `wiki.valid.tokens`": {f"wiki.{split}.tokens": CORPUS for split in ("train", "valid")},
 }
 
 
