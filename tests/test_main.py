@@ -19,7 +19,7 @@ from tests.imports import TOP
 
 HEAVY = {
     *("torch", "torch._dynamo", "torchvision", "mlflow", "sqlalchemy", "dvc", "sklearn", "scipy", "pandas", "matplotlib", "PIL"),
-    *("numpy", "safetensors", "rich", "pipeline.tools.profile", "pipeline.prepare.reading.cluster"),
+    *("numpy", "safetensors", "rich", "pipeline.tools.profile"),
 }
 """Modules that take more than some hundredths of a second to import and are used by some verbs only."""
 FETCHED = {"mlflow", "sqlalchemy", "dvc", "sklearn", "scipy", "pandas", "torchvision", "rich", "pipeline.tools.profile"}

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -17,10 +18,10 @@ from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
 from pipeline.prepare.inputs.table import TableSettings
 from pipeline.prepare.reading.cells import Cells, by_value, is_missing, plain_numbers, texts
+from pipeline.prepare.reading.class_folders import words
 from pipeline.prepare.reading.formats import Extremes, Formats
 from pipeline.prepare.reading.formats import read as read_cells
 from pipeline.prepare.reading.json_rows import is_nested
-from pipeline.prepare.reading.names import words
 
 VALUES: tuple[Literal["number", "date"], ...] = ("number", "date")
 MOSTLY = 0.9
@@ -100,7 +101,8 @@ class Survey:
         """The number of cells that are digits after a leading zero, and the lengths of all cells, while all are whole numbers."""
         self.labels: dict[Any, int] | None = {}
         """The label of each text, while each has its own."""
-        self.known_of_label = np.zeros(0, np.int64)
+        self.known_of_label = Counter[int]()
+        """The number of cells with a value for each label."""
 
     def add(self, cells: Cells, labels: NDArray[np.int64] | None) -> None:
         """Add the cells of some rows. `labels` are the numbers of their classes; None if the labels are no classes."""
@@ -110,7 +112,7 @@ class Survey:
         are_numbers = self.counts["number"] == self.known
         self.rows, self.known = self.rows + len(known), self.known + int(known.sum())
         if labels is not None:
-            self.known_of_label = added(self.known_of_label, np.bincount(labels[known]))
+            self.known_of_label.update({label: count for label, count in enumerate(np.bincount(labels[known]).tolist()) if count})
         if not known.any():
             return
         cells = cells if known.all() else cells.filter(pa.array(known))
@@ -293,17 +295,9 @@ class Survey:
     def warnings(self, names: Sequence[str]) -> list[str]:
         """Return sentences about a column that may be known only after the label. `names` are those of the classes, by their numbers."""
         name, found = shown(self.name, 40), []
-        if self.labels and len(self.labels) == len({*self.labels.values()}) == np.count_nonzero(self.known_of_label) > 1:
+        if self.labels and len(self.labels) == len({*self.labels.values()}) == len(self.known_of_label) > 1:
             found.append("has one value for each label")
-        elif self.known < self.rows and np.count_nonzero(self.known_of_label) == 1 < len(names):
-            found.append(f"has values only in rows of {shown(names[int(self.known_of_label.argmax())], 40)}")
+        elif self.known < self.rows and len(self.known_of_label) == 1 < len(names):
+            found.append(f"has values only in rows of {shown(names[next(iter(self.known_of_label))], 40)}")
         remedy = f"if it is not known before the label, add source.ignored_columns=[{name}]"
         return [f"warning: the column {name} {what}: {remedy}" for what in found]
-
-
-def added(counts: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the sums of two arrays, of which one may be shorter."""
-    total = np.zeros(max(len(counts), len(more)), np.int64)
-    total[: len(counts)] += counts
-    total[: len(more)] += more
-    return total

@@ -16,9 +16,8 @@ from pipeline.core.refusal import Refusal
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.params import Duplicates, SourceSettings
 from pipeline.prepare.reading.arrayfile import ArrayFile, array_files
-from pipeline.prepare.reading.encodings import UTF8
-from pipeline.prepare.reading.names import SPLIT_NAMES
-from pipeline.prepare.reading.streams import read_text
+from pipeline.prepare.reading.class_folders import SPLIT_NAMES
+from pipeline.prepare.reading.streams import read_text, text_blocks
 from pipeline.tasks.classification.targets import ClassTargets
 
 BLOCK_BYTES = 16 * 2**20
@@ -185,7 +184,8 @@ def given_names(array: ArrayFile | None, root: Path) -> tuple[str, ...] | None:
     path = root / "classes.txt"
     if not path.is_file():
         return None
-    return tuple(line.strip() for line in read_text(path, UTF8, NAMES_BYTES, "shorten the names").splitlines() if line.strip())
+    text = read_text(text_blocks(path), f"source.root: {untrusted.shown(path)}", NAMES_BYTES, "shorten the names")
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 def blocks(inputs: dict[str, ArrayFile]) -> Generator[SampleBlock]:

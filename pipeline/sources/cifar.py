@@ -13,7 +13,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.params import SourceSettings
-from pipeline.prepare.reading import archives, download
+from pipeline.prepare.reading import archives
 from pipeline.prepare.reading.file_tree import READ_ERRORS
 from pipeline.tasks.classification.targets import ClassTargets
 
@@ -112,7 +112,7 @@ def find(root: Path, variant: Variant) -> Path:
         return folder
     if not archive.exists():
         remedy = f"put {variant.archive} or the folder {variant.folder} into {root}"
-        download.fetch(archive, [ADDRESS + variant.archive], md5=variant.md5, remedy=remedy)
+        archives.fetch(archive, [ADDRESS + variant.archive], md5=variant.md5, remedy=remedy)
     return archive
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from pydantic import Field
 
 from pipeline.core.raw_dataset import TRAIN, RawDataset
-from pipeline.prepare.inputs.pairs import BLOCK_PAIRS, Pairs, PairSettings
+from pipeline.prepare.inputs.pairs import PairSettings
+from pipeline.prepare.inputs.tokens import BLOCK_TEXTS, Texts
 
 FIRST, LAST = date(1900, 1, 1), date(2099, 12, 31)
 MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
@@ -55,11 +56,11 @@ class Settings(PairSettings):
         generator = random.Random("dates")  # noqa: S311  # no secret depends on it
         pairs = [pair(generator) for _ in range(self.count)]
 
-        def read() -> Iterator[Pairs]:
-            for start in range(0, self.count, BLOCK_PAIRS):
-                texts, targets = zip(*pairs[start : start + BLOCK_PAIRS], strict=True)
-                positions = np.arange(start, start + len(texts))
-                yield Pairs(TRAIN, positions, texts, targets, [f"{TRAIN}:{number}" for number in positions])
+        def read() -> Iterator[Texts]:
+            for start in range(0, self.count, BLOCK_TEXTS):
+                columns = list(zip(*pairs[start : start + BLOCK_TEXTS], strict=True))
+                positions = np.arange(start, start + len(columns[0]))
+                yield Texts(TRAIN, positions, columns, [f"{TRAIN}:{number}" for number in positions])
 
         return self.dataset(read, {TRAIN: self.count})
 

@@ -15,15 +15,13 @@ from pipeline.prepare.inputs.image_files import ImageFileSettings
 from pipeline.prepare.label_params import LabelColumns, LabelSettings
 from pipeline.prepare.reading import labelled_tables, parquet, tables
 from pipeline.prepare.reading.archives import Folder
-from pipeline.prepare.reading.cells import texts
 from pipeline.prepare.reading.class_folders import ClassFolders, Sample
-from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.file_tree import Tree
-from pipeline.prepare.reading.find_tables import Tables, find_tables
 from pipeline.prepare.reading.labelled_tables import Labelled
 from pipeline.prepare.reading.listed_images import ListedImage, located
 from pipeline.prepare.reading.parquet import ParquetImages
-from pipeline.prepare.reading.tables import Columns
+from pipeline.prepare.reading.streams import UTF8, Encoding
+from pipeline.prepare.reading.tables import Columns, Tables, find_tables
 
 
 class Settings(LabelSettings, ImageFileSettings):
@@ -122,7 +120,7 @@ def listed_rows(labelled: Labelled, column: Column | None) -> list[ListedImage]:
     if column is not None:
         starts = {split: labelled.rows_of(split) for split in labelled.targets}
         for samples in labelled.samples([column]):
-            for row, text in zip(starts[samples.split][samples.positions].tolist(), texts(samples.cells[column]).to_pylist(), strict=True):
+            for row, text in zip(starts[samples.split][samples.positions].tolist(), samples.texts(column), strict=True):
                 written[row] = text
     lines = labelled.lines.tolist()
     return [ListedImage(labelled.path(row), lines[row], written[row], split) for row, split in enumerate(splits)]

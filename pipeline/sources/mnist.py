@@ -15,7 +15,7 @@ from pipeline.core.raw_dataset import TEST, TRAIN, RawDataset, blocks_of
 from pipeline.core.refusal import Refusal
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.params import SourceSettings
-from pipeline.prepare.reading import download
+from pipeline.prepare.reading import archives
 from pipeline.tasks.classification.targets import ClassTargets
 
 PREFIXES = {TRAIN: "train", TEST: "t10k"}
@@ -79,20 +79,17 @@ def find(root: Path, dataset: Any) -> dict[str, Path]:
     fails.
     """
     home = root / dataset.__name__ / "raw"
+    places = [(folder, suffix) for folder in (root, root / "raw", home) for suffix in ("", ".gz")]
     wanted = [f"{prefix}-{part}" for prefix in PREFIXES.values() for part in (IMAGES, LABELS)]
-    found = {name: path for name in wanted if (path := present(name, (root, root / "raw", home)))}
+    existing = [(name, path) for name in wanted for folder, suffix in places if (path := folder / f"{name}{suffix}").exists()]
+    found = dict(reversed(existing))  # the first place counts
     missing = [f"{name}.gz" for name in wanted if name not in found]
     checksums = dict(dataset.resources)
     for name in missing:
         addresses = [f"{mirror}{name}" for mirror in dataset.mirrors]
-        download.fetch(home / name, addresses, md5=checksums[name], remedy=f"put {', '.join(missing)} into {root}")
+        archives.fetch(home / name, addresses, md5=checksums[name], remedy=f"put {', '.join(missing)} into {root}")
         found[name.removesuffix(".gz")] = home / name
     return found
-
-
-def present(name: str, folders: tuple[Path, ...]) -> Path | None:
-    candidates = (folder / f"{name}{suffix}" for folder in folders for suffix in ("", ".gz"))
-    return next((path for path in candidates if path.exists()), None)
 
 
 def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:

@@ -18,7 +18,7 @@ from pipeline.core.raw_dataset import RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.prepare.inputs import corpus
 from pipeline.prepare.inputs.corpus import CorpusSettings, Document
-from pipeline.prepare.reading import encodings
+from pipeline.prepare.reading import streams
 
 MOST_BYTES = 256 * 2**20
 REMEDY = "install what the lock pins: `uv pip sync requirements.lock`, or `uv pip install --reinstall` for this package"
@@ -95,4 +95,4 @@ def read(package: Distribution, name: str, pattern: str) -> Iterator[Document]:
             if recorded != f"sha256={digest}":
                 raise Refusal(f"{place}: does not have the SHA-256 that was recorded when the package was installed: {REMEDY}")
             if content:
-                yield Document.of(path, encodings.decoded(content, encodings.UTF8, f"source.root: {untrusted.shown(path)}"))
+                yield Document.of(path, streams.decoded(content, streams.UTF8, f"source.root: {untrusted.shown(path)}"))

@@ -24,12 +24,11 @@ from pipeline.prepare.label_params import LabelSettings
 from pipeline.prepare.params import Duplicates
 from pipeline.prepare.reading import labelled_tables, tables
 from pipeline.prepare.reading.cells import texts
-from pipeline.prepare.reading.encodings import UTF8, Encoding
-from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables
 from pipeline.prepare.reading.labelled_tables import Labelled, Samples
 from pipeline.prepare.reading.labels import ClassLabels, Labels, NumberLabels
 from pipeline.prepare.reading.parquet import MissingColumn
-from pipeline.prepare.reading.tables import Block, FaultyRows
+from pipeline.prepare.reading.streams import UTF8, Encoding
+from pipeline.prepare.reading.tables import TABLES, Block, FaultyRows, Tables, find_tables
 from pipeline.prepare.rows import row_contents
 
 MOST_NAMED = 20

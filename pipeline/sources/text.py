@@ -16,7 +16,7 @@ from pipeline.prepare.inputs.corpus import CorpusSettings, Document
 from pipeline.prepare.reading import streams
 from pipeline.prepare.reading.archives import Folder
 from pipeline.prepare.reading.class_folders import visible_parts
-from pipeline.prepare.reading.encodings import UTF8, Encoding
+from pipeline.prepare.reading.streams import UTF8, Encoding
 
 
 class Settings(CorpusSettings):

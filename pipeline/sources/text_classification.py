@@ -1,53 +1,33 @@
 """Labelled texts: tables (TSV, CSV, JSON or Parquet), or files of text by class in a folder or archive."""
 
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset, SampleBlock
+from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import reason, shown
 from pipeline.inputs.text.description import TextInputs
-from pipeline.prepare.inputs import tokens
-from pipeline.prepare.inputs.text import Statistics, TextSettings
-from pipeline.prepare.inputs.tokens import MANY_TEXTS, spread
+from pipeline.prepare.inputs.text import TextSettings
+from pipeline.prepare.inputs.tokens import BLOCK_TEXTS, ReadTexts, Texts, TokenizedTexts, texts_of
 from pipeline.prepare.label_params import LabelColumns, LabelSettings
 from pipeline.prepare.params import Duplicates
-from pipeline.prepare.reading import archives, encodings, labelled_tables, line_files, lines, tables
-from pipeline.prepare.reading.cells import texts
+from pipeline.prepare.reading import archives, labelled_tables, line_files, streams, tables
 from pipeline.prepare.reading.class_folders import ClassFolders, find_classes
-from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.file_tree import READ_ERRORS, Tree
-from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables, visible_files
 from pipeline.prepare.reading.labelled_tables import Labelled, Part
 from pipeline.prepare.reading.labels import ClassLabels, Labels
-from pipeline.prepare.reading.tables import Columns
+from pipeline.prepare.reading.streams import UTF8, Encoding
+from pipeline.prepare.reading.tables import TABLES, Columns, Tables, find_tables, visible_files
 from pipeline.tasks.classification.targets import ClassTargets
-
-BLOCK_SAMPLES = 4096
-Assigned = Mapping[str, NDArray[np.str_]]
-
-
-class TextSamples(NamedTuple):
-    """Some texts of one split, at most BLOCK_SAMPLES. `positions` (n,) are those in the split, and `places` say where they were found."""
-
-    split: str
-    positions: NDArray[np.int64]
-    texts: Sequence[str]
-    places: Sequence[str]
-
-
-ReadTexts = Callable[[], Iterator[TextSamples]]
-"""Reads the texts of all splits, from the beginning at each call."""
 
 
 class Settings(LabelSettings, TextSettings):
@@ -125,7 +105,7 @@ class Settings(LabelSettings, TextSettings):
             columns = Columns((str(self.label_column),), self.text_column)
             parts, notes = line_files.of_lines(files, columns, self.root, self.encoding)
             return self.of_rows(parts, columns, self.labels, notes, workers)
-        if self.text_column is None and (classes := lines.class_files(visible_files(self.root), self.table)):
+        if self.text_column is None and (classes := line_files.class_files(visible_files(self.root), self.table)):
             files_of_classes = {self.root / name: label for name, label in classes.items()}
             parts = line_files.of_classes(files_of_classes, self.root, self.encoding)
             return self.of_rows(parts, Columns((2,), 1), ClassLabels(ClassTargets, [2]), [], workers)
@@ -150,11 +130,17 @@ class Settings(LabelSettings, TextSettings):
         assert columns.text is not None
         if isinstance(self.text_column, int) and self.task == "classification":
             refuse_names(labelled)
-        read = partial(texts_of, labelled, columns.text)
         groups = partial(labelled.groups, self.group_column) if self.group_column is not None else None
-        told = (*labelled.notes, *notes)
-        dataset = self.dataset(labelled.task, labelled.targets, read, labelled.keys, groups, notes=told, workers=workers)
-        return replace(dataset, together=dataset.together or groups is not None)
+        return self.dataset(
+            labelled.task,
+            labelled.targets,
+            partial(texts_of, labelled, columns.text),
+            workers,
+            drawing_keys=groups,
+            together=self.duplicates == "together" or groups is not None,
+            sample_keys=labelled.keys,
+            notes=(*labelled.notes, *notes),
+        )
 
     def open_files(self, workers: int) -> RawDataset:
         if self.text_column is not None or self.label_column is not None:
@@ -167,88 +153,36 @@ class Settings(LabelSettings, TextSettings):
             raise Refusal(f"source.group_column: {self.root} has no table with columns: write null")
         tree = archives.open_tree(self.root)
         layout = find_classes(tree.listing(), str(self.root))
-        paths = None if self.duplicates == "together" else layout.paths
-        read = partial(read_files, tree, layout, self.root, self.encoding)
-        task = ClassTargets.named(layout.classes, str(self.root))
-        dataset = self.dataset(task, layout.targets, read, layout.names, paths, notes=layout.notes, workers=workers)
-        return replace(dataset, described={"whole_files": True})
-
-    def dataset(
-        self,
-        task: Targets,
-        targets: Mapping[str, NDArray[Any]],
-        read: ReadTexts,
-        sample_keys: Callable[[], Mapping[str, Sequence[str]]],
-        drawing_keys: Callable[[], Iterable[bytes]] | None = None,
-        *,
-        notes: tuple[str, ...] = (),
-        workers: int = 1,
-    ) -> RawDataset:
-        """Return the dataset. `task` describes `targets`, those of the samples of each split.
-
-        Only `prepare` calls `read`; the command `check` needs nothing but the targets. For
-        `sample_keys` and `drawing_keys`, see RawDataset. If `drawing_keys` is None, the keys are the texts. `workers` processes tokenize MANY_TEXTS.
-        """
-        texts = TokenizedTexts(self, read, {split: len(found) for split, found in targets.items()}, workers)
-        return RawDataset(
-            task,
-            texts.statistics,
-            targets,
-            texts.blocks,
-            texts.fit,
-            drawing_keys=drawing_keys or texts.of_train,
-            together=self.duplicates == "together",
-            sample_keys=sample_keys,
-            notes=notes,
+        together = self.duplicates == "together"
+        return self.dataset(
+            ClassTargets.named(layout.classes, str(self.root)),
+            layout.targets,
+            partial(read_files, tree, layout, self.root, self.encoding),
+            workers,
+            drawing_keys=None if together else layout.paths,
+            together=together,
+            sample_keys=layout.names,
+            notes=layout.notes,
+            described={"whole_files": True},
         )
+
+    def dataset(self, task: Targets, targets: Mapping[str, NDArray[Any]], read: ReadTexts, workers: int, **options: Any) -> RawDataset:
+        """Return the dataset. Only `prepare` calls `read`; the command `check` needs nothing but the targets. For `options`, see TokenizedTexts."""
+        texts = TokenizedTexts(
+            self,
+            read,
+            targets,
+            describe=partial(TextInputs, length=self.max_length),
+            rows_of=lambda tokenizer, inputs: partial(tokenizer.rows, length=inputs.length),
+            fewest={"max_length": 0},
+            workers=workers,
+        )
+        return texts.dataset(task, **options)
 
 
 def kinds_of(columns: LabelColumns | None) -> set[type]:
     """Return the types of the columns: names, numbers or None."""
     return set(map(type, columns if isinstance(columns, tuple) else (columns,)))
-
-
-class TokenizedTexts:
-    """Turns the texts of a dataset into rows of tokens. `fit` must be called before `blocks`: it fits the tokenizer.
-
-    `counts` has the number of texts of each split of the source. `workers` processes tokenize MANY_TEXTS.
-    """
-
-    def __init__(self, settings: Settings, read: ReadTexts, counts: Mapping[str, int], workers: int) -> None:
-        self.settings, self.read, self.counts = settings, read, counts
-        self.workers = workers if sum(counts.values()) >= MANY_TEXTS else 1
-        self.statistics = Statistics(partial(TextInputs, length=settings.max_length))
-
-    def of_train(self) -> Generator[bytes]:
-        for samples in self.read():
-            if samples.split == TRAIN:
-                yield from (text.encode("utf-8", "surrogatepass") for text in samples.texts)
-
-    def fit(self, assigned: Assigned) -> None:
-        """Fit the tokenizer to the samples that are assigned to train. Print a warning if it does not suit those of valid, or else of test."""
-        counts = Counter(str(name) for splits in assigned.values() for name in splits)
-        texts = (
-            pair for samples in self.read() for pair in zip(samples.texts, assigned[samples.split][samples.positions].tolist(), strict=True)
-        )
-        self.tokenizer = tokens.fitted(self.settings, texts, counts)
-        self.statistics.tokenizer = self.tokenizer.description
-
-    def blocks(self) -> Generator[SampleBlock]:
-        """Yield all samples, block by block; each is a row of token numbers. At the end, print how many texts were truncated, if any were.
-
-        Raises Refusal if the tokenizer finds no token in a text.
-        """
-        truncated, rows_of = 0, partial(self.tokenizer.rows, length=self.settings.max_length)
-        for samples, (rows, lengths) in spread(rows_of, ((samples, samples.texts) for samples in self.read()), workers=self.workers):
-            if not lengths.all():
-                place = samples.places[int(lengths.argmin())]
-                raise Refusal(f"source.root: {place}: has a text in which the tokenizer finds no token: change or remove the text")
-            truncated += int((lengths > self.settings.max_length).sum())
-            yield SampleBlock(samples.split, samples.positions, rows)
-        if truncated:
-            print(
-                f"prepare: {truncated} of {sum(self.counts.values())} texts have more than {self.settings.max_length} tokens (source.max_length) and were truncated"
-            )
 
 
 def refuse_names(labelled: Labelled) -> None:
@@ -262,16 +196,7 @@ def refuse_names(labelled: Labelled) -> None:
         )
 
 
-def texts_of(labelled: Labelled, column: Column) -> Iterator[TextSamples]:
-    """Yield the texts in a column of labelled rows."""
-    for samples in labelled.samples([column]):
-        found = texts(samples.cells[column]).to_pylist()
-        for start in range(0, len(found), BLOCK_SAMPLES):
-            chosen = slice(start, start + BLOCK_SAMPLES)
-            yield TextSamples(samples.split, samples.positions[chosen], found[chosen], samples.places(chosen))
-
-
-def read_files(tree: Tree, layout: ClassFolders, root: Path, encoding: str) -> Iterator[TextSamples]:
+def read_files(tree: Tree, layout: ClassFolders, root: Path, encoding: str) -> Iterator[Texts]:
     """Yield a text for each file that `layout` lists.
 
     `tree` gives access to the files. `root` is the folder or archive, for messages. Raises Refusal if a file cannot be read, is not in `encoding`,
@@ -280,11 +205,11 @@ def read_files(tree: Tree, layout: ClassFolders, root: Path, encoding: str) -> I
     held: dict[str, list[tuple[str, str]]] = {split: [] for split in layout.targets}
     positions = dict.fromkeys(held, 0)
 
-    def taken(split: str) -> TextSamples:
+    def taken(split: str) -> Texts:
         places, found = zip(*held[split], strict=True)
         held[split], start = [], positions[split]
         positions[split] += len(found)
-        return TextSamples(split, np.arange(start, positions[split]), found, places)
+        return Texts(split, np.arange(start, positions[split]), [found], places)
 
     with tree.contents([sample.name for sample in layout.samples]) as members:
         for sample, member in zip(layout.samples, members, strict=True):
@@ -295,8 +220,8 @@ def read_files(tree: Tree, layout: ClassFolders, root: Path, encoding: str) -> I
                 raise
             except READ_ERRORS as error:
                 raise Refusal(f"source.root: {place}: cannot be read ({reason(error)}): repair or remove it") from None
-            text = encodings.decoded(content, encoding, f"source.root: {place}")
+            text = streams.decoded(content, encoding, f"source.root: {place}")
             held[sample.split].append((place, tables.checked_text(text, f"source.root: {place}")))
-            if len(held[sample.split]) == BLOCK_SAMPLES:
+            if len(held[sample.split]) == BLOCK_TEXTS:
                 yield taken(sample.split)
     yield from (taken(split) for split, found in held.items() if found)

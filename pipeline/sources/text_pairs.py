@@ -1,6 +1,6 @@
 """Pairs of texts in tables (TSV, CSV, JSON or Parquet): a source text and the text that a model should write for it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,14 +11,13 @@ from pydantic import Field, ValidationInfo, field_validator
 from pipeline.core.raw_dataset import TRAIN, RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
-from pipeline.prepare.inputs.pairs import BLOCK_PAIRS, Pairs, PairSettings
+from pipeline.prepare.inputs.pairs import PairSettings
+from pipeline.prepare.inputs.tokens import texts_of
 from pipeline.prepare.reading import labelled_tables, line_files
-from pipeline.prepare.reading.cells import texts
-from pipeline.prepare.reading.encodings import UTF8, Encoding
-from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables
 from pipeline.prepare.reading.labelled_tables import Labelled
 from pipeline.prepare.reading.labels import TextLabels
-from pipeline.prepare.reading.tables import Columns
+from pipeline.prepare.reading.streams import UTF8, Encoding
+from pipeline.prepare.reading.tables import TABLES, Columns, Tables, find_tables
 from pipeline.tasks.sequence.targets import SequenceTargets
 
 
@@ -71,8 +70,8 @@ class Settings(PairSettings):
     def open(self, *, workers: int) -> RawDataset:
         labelled = self.labelled()
         counts = {split: len(targets) for split, targets in labelled.targets.items()}
-        dataset = self.dataset(partial(self.pairs, labelled), counts, labelled.keys, labelled.notes, workers=workers)
-        return replace(dataset, described={"column": self.text_column})
+        read, described = partial(texts_of, labelled, self.text_column, self.target_column), {"column": self.text_column}
+        return self.dataset(read, counts, sample_keys=labelled.keys, notes=labelled.notes, described=described, workers=workers)
 
     def labelled(self) -> Labelled:
         """Return the rows with pairs. Raises Refusal if there is no table, or if a row is unusable."""
@@ -87,13 +86,6 @@ class Settings(PairSettings):
             parts = labelled_tables.of_tables(paths, self.encoding, self.target_column)
         labelled = labelled_tables.read(parts, columns, labels, self.root, skip=self.on_corrupt == "skip")
         return replace(labelled, notes=(*labelled.notes, *notes)) if notes else labelled
-
-    def pairs(self, labelled: Labelled) -> Iterator[Pairs]:
-        for samples in labelled.samples([self.text_column, self.target_column]):
-            sources, targets = (texts(samples.cells[column]).to_pylist() for column in (self.text_column, self.target_column))
-            for start in range(0, len(sources), BLOCK_PAIRS):
-                chosen = slice(start, start + BLOCK_PAIRS)
-                yield Pairs(samples.split, samples.positions[chosen], sources[chosen], targets[chosen], samples.places(chosen))
 
     def line_files(self) -> Mapping[str, Mapping[str, Path]]:
         """Return the parallel files of each split by column, if one of the columns is the source text or the target text."""

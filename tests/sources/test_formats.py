@@ -17,6 +17,7 @@ from pipeline.core.prepared import Prepared
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal
 from pipeline.prepare.inputs import table as table_inputs
+from pipeline.prepare.inputs import tokens
 from pipeline.prepare.reading import delimited, json_rows, parquet, streams
 from pipeline.prepare.stage import prepare, survey
 from pipeline.sources import table, text_classification, text_pairs
@@ -83,8 +84,7 @@ def read_by_tiny_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         (json_rows, "CHUNK_ROWS", 3),
         (parquet, "TABLE_ROWS", 2),
         (parquet, "CHUNK_ROWS", 3),
-        (text_classification, "BLOCK_SAMPLES", 2),
-        (text_pairs, "BLOCK_PAIRS", 2),
+        (tokens, "BLOCK_TEXTS", 2),
         (table_inputs, "BLOCK_ROWS", 5),
     ):
         monkeypatch.setattr(module, name, value)
@@ -127,7 +127,7 @@ FAULTS: dict[str, tuple[str, str, dict[int, Any], str]] = {
     "no target": ("table in splits", "size", {9: "x"}, ':9: has "x" in the column size: write a number such as 3.5'),
     "no split": ("table in splits", "part", {46: "tset"}, ":46: the column part has tset, which is no split: write train, valid or test"),
     "a class that train lacks": ("texts in splits", "city", {5: "Lima"}, ":5: has the label Lima, which no row of train has: correct it"),
-    "no token": ("texts", "text", {31: "\u0301"}, ":31: has a text in which the tokenizer finds no token: change or remove the text"),
+    "no token": ("texts", "text", {31: "\u0301"}, ":31: has a text in which the tokenizer finds no token: change it or remove the row"),
 }  # fmt: skip
 
 

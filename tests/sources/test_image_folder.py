@@ -100,15 +100,6 @@ def test_a_zip_that_was_replaced_is_opened_again(tmp_path) -> None:
         assert pickle.loads(pickle.dumps(tree)).read("cat/a.png") == picture(value)  # noqa: S301
 
 
-def test_a_tar_that_ends_in_a_file_is_refused_by_whoever_reads_this_file(tmp_path) -> None:
-    path = write_tar(tmp_path / "all.tar", dataset())
-    cut = archives.TarSlice(path, path.stat().st_size - 10, 11)
-    with pytest.raises(
-        Refusal, match=r"all\.tar: cannot be read as a complete tar or zip archive \(the end of train/cat/a.png is missing\)"
-    ):
-        cut.read("train/cat/a.png")
-
-
 def test_what_is_refused_while_it_is_read_is_not_left_out_as_corrupt(tmp_path, monkeypatch) -> None:
     root = write_folder(tmp_path / "images", dataset())
     blocks = settings(root, on_corrupt="skip").open(workers=1).blocks()

@@ -15,7 +15,7 @@ from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.untrusted import shown
 from pipeline.inference.batch import Batch, without_padding
 from pipeline.inputs.text.description import TextInputs
-from pipeline.prepare.reading import delimited, encodings, lines, tables
+from pipeline.prepare.reading import delimited, streams, tables
 from pipeline.prepare.reading.cells import Cells, texts
 from pipeline.prepare.reading.delimited import LONGEST_FIELD
 
@@ -34,7 +34,7 @@ class Reader:
     def __init__(self, inputs: TextInputs) -> None:
         self.inputs, self.tokenizer = inputs, Tokenizer(inputs.tokenizer)
         self.num_truncated, self.first_truncated = 0, ""
-        self.encoding = encodings.UTF8
+        self.encoding = streams.UTF8
 
     def lines(self, name: str, stream: "BufferedReader[Any]") -> Iterator[tuple[str, Row | Refusal]]:
         """Yield the text of each line, called `name:LINE`, or the reason why it cannot be read. Holds one line in memory.
@@ -44,7 +44,7 @@ class Reader:
         LONGEST_FIELD characters.
         """
         start = stream.peek()
-        encoding = encodings.marked(start) or self.encoding
+        encoding = streams.marked(start) or self.encoding
         if self.inputs.whole_files:
             yield name, self.line(text_of(stream.read(MOST_BYTES), encoding), name)
             return
@@ -154,16 +154,16 @@ def refuse_table(start: str, column: object) -> None:
 def have_fields(sample: Sequence[str]) -> bool:
     """Return True if lines seem to be divided into fields, such as a label and a text."""
     try:
-        return len(sample) >= lines.FEWEST_LINES and lines.separator(lambda: enumerate(sample, 1), "") is not None
-    except lines.WrongLines:
+        return len(sample) >= delimited.FEWEST_LINES and delimited.line_separator(lambda: enumerate(sample, 1), "") is not None
+    except delimited.WrongLines:
         return False
 
 
 def text_of(content: bytes, encoding: str) -> str:
     """Return the text of a file or line. Raises Refusal, which advises the option --encoding, if the bytes are not valid."""
     try:
-        return encodings.decoded(content, encoding)
-    except encodings.NotDecoded as error:
+        return streams.decoded(content, encoding)
+    except streams.NotDecoded as error:
         raise Refusal(error.advising("--encoding ")) from None
 
 

@@ -20,7 +20,7 @@ from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs import tokens as token_counts
 from pipeline.prepare.inputs.text import Statistics, TextSettings
 from pipeline.prepare.inputs.tokens import spread
-from pipeline.prepare.reading.names import split_in
+from pipeline.prepare.reading.class_folders import split_in
 from pipeline.tasks.language_modeling.targets import NextTokenTargets
 
 BLOCK_TOKENS = 2**20
@@ -121,10 +121,13 @@ class CorpusSettings(TextSettings):
         num_characters = sum(span.end - span.start for spans in documents.values() for span in spans)
         processes = workers if num_characters >= MANY_CHARACTERS else 1
         mapped = {split: self.rows(tokenizer, found, split, processes) for split, found in documents.items()}
-        rows = {split: array_of(file, self.max_length) for split, file in mapped.items()}
+        length = self.max_length  # an incomplete row at the end is left out
+        rows = {
+            split: np.frombuffer(file, np.int32, len(file) // (4 * length) * length).reshape(-1, length) for split, file in mapped.items()
+        }
 
         def blocks() -> Generator[SampleBlock]:
-            for block in blocks_of(rows, max(1, BLOCK_TOKENS // self.max_length)):
+            for block in blocks_of(rows, max(1, BLOCK_TOKENS // length)):
                 yield block
                 release(mapped[block.split])
 
@@ -164,11 +167,6 @@ class CorpusSettings(TextSettings):
                 count += len(padding)
             file.flush()
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def array_of(tokens: mmap.mmap, length: int) -> NDArray[np.int32]:
-    """Return the tokens in rows, (n, length). An incomplete row at the end is left out."""
-    return np.frombuffer(tokens, np.int32, len(tokens) // (4 * length) * length).reshape(-1, length)
 
 
 def divide_by_position(documents: Sequence[Document], *, valid: float, test: float) -> Divided:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,10 @@ from pipeline.core.untrusted import shown
 from pipeline.inputs.image.description import ImageInputs, WhitePoint
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.params import Duplicates, SourceSettings
-from pipeline.prepare.reading import archives
 from pipeline.prepare.reading.class_folders import ClassFolders, Sample
 from pipeline.prepare.reading.file_tree import READ_ERRORS, Member, Tree, name_bytes
 from pipeline.prepare.reading.images import MAX_16_BIT, MOST_LEVELS, Chunk, Decoder, FewLevels, white_point
-from pipeline.prepare.reading.workers import on_processes, on_threads
+from pipeline.prepare.reading.workers import on_cluster, on_processes, on_threads
 
 Result = TypeVar("Result")
 CHUNK_BYTES = 2 * 2**20
@@ -130,11 +129,10 @@ class ImageFileSettings(SourceSettings):
         decoder.prepare()
         ordered, larger = partial(on_threads, workers=workers), 1
         if cluster:
-            from pipeline.prepare.reading.cluster import on_cluster  # late: it digests all code
-
             cluster = replace(cluster, shared=(*self.cluster_paths(), *cluster.shared))
             ordered, larger = partial(on_cluster, cluster=cluster, prepare=decoder.prepare), CLUSTER_CHUNK
-            tree = archives.with_absolute_path(tree)
+            dataclass_of_tree: Any = tree
+            tree = replace(dataclass_of_tree, path=dataclass_of_tree.path.absolute())  # workers run in another working folder
         elif workers > 1 and len(layout.samples) >= MANY:
             enough = min(workers, len(layout.samples) * WORKERS_OF_MANY // MANY)
             ordered = partial(on_processes, workers=enough, prepare=decoder.prepare)

@@ -1,23 +1,24 @@
-"""Lists and reads the files in a folder, a tar archive or a zip archive. Nothing is extracted to the disk."""
+"""Lists and reads the files in a folder, a tar archive or a zip archive, and downloads files. Nothing is extracted to the disk."""
 
 import bz2
 import gzip
+import hashlib
 import lzma
 import os
 import shlex
 import stat
-import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.core import untrusted
-from pipeline.core.refusal import Refusal
+from pipeline.core import files, untrusted
+from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.untrusted import shown
+from pipeline.prepare.progress import progress
 from pipeline.prepare.reading import file_tree
 from pipeline.prepare.reading.file_tree import (
     Listing,
@@ -29,7 +30,6 @@ from pipeline.prepare.reading.file_tree import (
     refuse_too_large,
     sorted_by_bytes,
 )
-from pipeline.prepare.reading.parquet import ParquetImages
 
 SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 BLOCK_BYTES = 1 << 20
@@ -38,8 +38,6 @@ COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Accepted compression methods. With any other, zipfile may decompress a whole member even if only a part is read."""
 DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 
-Identity = tuple[int, int]
-"""The device and inode numbers of a folder."""
 Version = tuple[int, int, int]
 """The inode, size and modification time of a file. At least one of them changes when the contents change."""
 
@@ -76,12 +74,6 @@ def alone(root: Path, which: str, folders: Sequence[str]) -> str:
     return f"{before}read {which} alone with {' or '.join(shlex.quote(f'data={around / folder}') for folder in folders)}"
 
 
-def with_absolute_path(tree: Tree) -> Tree:
-    """Return `tree` for workers that run in another working folder."""
-    assert isinstance(tree, Folder | Zip | Tar | ParquetImages)
-    return replace(tree, path=tree.path.absolute())
-
-
 @dataclass(frozen=True)
 class Folder:
     """A folder and its subfolders. Files are listed in the order of their names, compared as bytes.
@@ -93,18 +85,16 @@ class Folder:
 
     def listing(self) -> Listing:
         listing = Listing()
-        self.collect(self.path, "", listing, parents=frozenset(), seen=set())
+        self.collect(self.path, "", listing, seen=set())
         return sorted_by_bytes(listing)
 
-    def collect(self, folder: Path, prefix: str, listing: Listing, *, parents: frozenset[Identity], seen: set[Identity]) -> None:
+    def collect(self, folder: Path, prefix: str, listing: Listing, *, seen: set[tuple[int, int]]) -> None:
         status = folder.stat()
         identity = (status.st_dev, status.st_ino)
-        if identity in parents:
-            raise Refusal(f"source.root: {shown(folder)}: is a link to one of its parent folders: remove the link")
         if identity in seen:  # else a few links per folder could multiply to an unbounded number of files
-            raise Refusal(f"source.root: {shown(folder)}: is reached twice through links: remove one of them")
+            raise Refusal(f"source.root: {shown(folder)}: is reached twice through links, perhaps one to a parent folder: remove the link")
         seen.add(identity)
-        if len(parents) > MAX_DEPTH:
+        if prefix.count("/") > MAX_DEPTH:
             raise Refusal(f"source.root: {shown(folder)}: is more than {MAX_DEPTH} folders deep: choose a folder further down")
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -113,7 +103,7 @@ class Folder:
                     listing.files.append(name)
                 elif (path := Path(entry.path)).is_dir():
                     listing.folders.append(name)
-                    self.collect(path, name + "/", listing, parents=parents | {identity}, seen=seen)
+                    self.collect(path, name + "/", listing, seen=seen)
                 elif path.is_file() or not path.exists():  # a dangling link fails when it is read, like a corrupt file
                     listing.files.append(name)
                 else:
@@ -209,29 +199,10 @@ def slashed(info: zipfile.ZipInfo) -> str:
 
 
 @dataclass(frozen=True)
-class TarSlice:
-    """Reads the contents of one file from an uncompressed tar archive: `size_bytes` bytes from the offset `start` on."""
-
-    path: Path
-    start: int
-    size_bytes: int
-
-    def read(self, name: str) -> bytes:
-        """Return the contents. Raises Refusal if the archive cannot be read, or ends before."""
-        with errors_as_refusal(self.path), self.path.open("rb") as file:
-            file.seek(self.start)
-            data = file.read(self.size_bytes)
-            if len(data) < self.size_bytes:
-                raise tarfile.ReadError(f"the end of {shown(name)} is missing")
-            return data
-
-
-@dataclass(frozen=True)
 class Tar:
     """A tar archive. Files are listed in the order in which the archive contains them.
 
-    The archive is read from its beginning each time: once for the listing, and once for the contents. In an uncompressed archive, only the
-    headers are read so; the contents are read by whoever needs them, for example by several worker processes.
+    The archive is read from its beginning each time: once for the listing, and once for the contents.
     """
 
     path: Path
@@ -255,7 +226,7 @@ class Tar:
             yield members
 
     def select(self, names: Iterator[str]) -> Any:
-        """Yield each file of `names` as a Member: with its contents or, if the archive is not compressed, with a TarSlice that reads them.
+        """Yield each file of `names` with its contents.
 
         `names` must be in the order of the archive. Raises Refusal if one of the files is missing or damaged.
         """
@@ -264,9 +235,58 @@ class Tar:
             for file, member in file_tree.members(self.path, self.opener):
                 if member.name == name:
                     refuse_too_large(self.path, member.name, member.size)
-                    in_place = TarSlice(self.path, member.offset_data, member.size)
-                    yield Member(name, in_place if self.opener is open else file_tree.read(file, member))
+                    yield Member(name, file_tree.read(file, member))
                     name = next(names, None)
         if name is not None:
             problem = f"{self.path}: {shown(name)} is missing, because the archive was changed while it was read"
             raise Refusal(f"source.root: {problem}: run again, and do not modify the archive meanwhile")
+
+
+MEGABYTE = 1_000_000
+TIMEOUT_S = 30.0
+MAX_BYTES = 2**30
+"""Upper bound for a download, so that an endless response does not fill the disk. Each supported dataset has less than a fifth of it."""
+
+
+def fetch(path: Path, addresses: Sequence[str], *, md5: str, remedy: str) -> None:
+    """Download a file to `path` from the first of `addresses` that works. `md5` is the published checksum of the file, in hexadecimal.
+
+    If no address works, raises Unavailable with the error of each address and then `remedy`, which says what the user can do.
+    """
+    import http.client  # late: worker processes import this module
+
+    errors = []
+    for address in addresses:
+        try:
+            with files.replacing(path) as draft:
+                receive(address, draft, md5=md5, label=path.name)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            errors.append(f"{address}: {error}")
+        else:
+            return
+    raise Unavailable(f"source.root: {path.name} could not be downloaded ({'; '.join(errors)}): {remedy}")
+
+
+def receive(address: str, draft: Path, *, md5: str, label: str) -> None:
+    """Download the file at `address` to the temporary path `draft`, with a progress bar named `label`. `md5` is the expected checksum.
+
+    Raises ValueError if the address is not an http or https URL, if the file has more than MAX_BYTES bytes, or if its MD5 is not `md5`.
+    Raises OSError or HTTPException if the transfer fails.
+    """
+    if not address.startswith(("https://", "http://")):
+        raise ValueError("is not an http or https URL")
+    import urllib.request  # late, like http.client
+
+    state = hashlib.md5(usedforsecurity=False)
+    print(f"downloading {address}", flush=True)
+    with urllib.request.urlopen(address, timeout=TIMEOUT_S) as response, draft.open("wb") as file:  # noqa: S310  # checked above
+        size_bytes = int(response.headers.get("Content-Length") or 0)
+        with progress(label, -(-size_bytes // MEGABYTE), "MB") as advance:
+            while block := response.read(BLOCK_BYTES):
+                file.write(block)
+                state.update(block)
+                if file.tell() > MAX_BYTES:
+                    raise ValueError(f"has more than {MAX_BYTES} bytes")
+                advance(file.tell() // MEGABYTE - advance.done)
+    if state.hexdigest() != md5:
+        raise ValueError(f"has MD5 {state.hexdigest()}, not the published {md5}")

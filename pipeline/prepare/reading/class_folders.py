@@ -1,6 +1,7 @@
-"""Derives splits, classes and samples from file names: `SPLIT/CLASS/file` or `CLASS/file`, optionally in enclosing folders."""
+"""What names say: several spellings of one class, which folders and files are splits, and the classes and splits of files in folders by class."""
 
-from collections import Counter, defaultdict
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -9,13 +10,125 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.raw_dataset import TEST, TRAIN
+from pipeline.core.cells import as_truth
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading.archives import MAX_DEPTH, alone
 from pipeline.prepare.reading.file_tree import Listing, name_bytes
-from pipeline.prepare.reading.names import MAX_NAME_LENGTH, ClassNames, joined, split_of_folder, splits_among
+
+MAX_NAME_LENGTH = 255
+SIGNED = re.compile(r"\+(\d+)|-(0+)")
+"""Numbers that are the same without their sign."""
+NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
+
+
+class ClassNames(NamedTuple):
+    """The names of the classes in their order, the number of the class that each canonical name means, and sentences about joined names."""
+
+    names: tuple[str, ...]
+    numbers: Mapping[str, int]
+    notes: tuple[str, ...]
+
+
+def joined_by(name: str) -> str:
+    """Return what is equal for the names of one class."""
+    if signed := SIGNED.fullmatch(name):
+        return signed[1] or signed[2]
+    return name.casefold() if len(name) > 1 else name
+
+
+def joined(found: Iterable[str]) -> ClassNames:
+    """Return the classes that the names in `found` mean: whole numbers ordered by their values, any other names in byte order.
+
+    Names that differ only in case, such as `Cat` and `cat`, or in the sign of the same number, such as `+1` and `1`, are one class, called
+    like the last of them in byte order. Single letters are not joined: they are classes where letters are recognised.
+    """
+    spellings: dict[str, list[str]] = {}
+    for name in sorted({canonical(name) for name in found}, key=name_bytes):
+        spellings.setdefault(joined_by(name), []).append(name)
+    names = sorted((several[-1] for several in spellings.values()), key=name_bytes)
+    if all(NUMBER.fullmatch(name) for name in names):
+        names.sort(key=int)
+    positions = {name: position for position, name in enumerate(names)}
+    numbers = {name: positions[several[-1]] for several in spellings.values() for name in several}
+    notes = [
+        f"{shown(', '.join(several), 120)} are one class, because they differ only in "
+        + ("the sign of one number" if any(map(SIGNED.fullmatch, several)) else "upper and lower case")
+        for several in spellings.values()
+        if len(several) > 1
+    ]
+    return ClassNames(tuple(names), numbers, tuple(notes))
+
+
+SPLIT_NAMES = {
+    **dict.fromkeys(("train", "training", "trainset"), TRAIN),
+    **dict.fromkeys(("valid", "val", "validation", "dev", "devset"), VALID),
+    **dict.fromkeys(("test", "testing", "testset"), TEST),
+}
+AROUND = {"is", "in", "for", "set", "split"}
+"""The other words in the name of a column of truth values that certainly is one of splits, such as `is_test`."""
+BESIDE = {"set", "split", "data", "dataset", "images", "image", "imgs", "img", "folder"}
+"""The other words in the name of a folder that is a split, such as `training_set` or `test1`."""
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W0-9A-Za-z_]+")
+
+
+def words(name: str) -> list[str]:
+    """Return the words and numbers in a name, such as `train`, `labels` and `2` for `trainLabels_2`, in lower case."""
+    return [word.lower() for word in WORD.findall(name)]
+
+
+def split_in(name: str) -> str | None:
+    """Return the split that a word in `name` means, or None if none or several are meant."""
+    found = {SPLIT_NAMES[word] for word in words(name) if word in SPLIT_NAMES}
+    return found.pop() if len(found) == 1 else None
+
+
+def split_of_folder(name: str) -> str | None:
+    """Return the split that a folder is, if its name has no words but that of a split and those of BESIDE; else None."""
+    return split_in(name) if all(word in SPLIT_NAMES or word in BESIDE or word.isdigit() for word in words(name)) else None
+
+
+def splits_among(folders: Iterable[str]) -> dict[str, str]:
+    """Return the split of each folder that is one: by its own name, or if there is none, because names such as `seg_train` and `seg_test` differ
+    only in the word for a split.
+    """
+    names = sorted(folders)
+    if found := {name: split for name in names if (split := split_of_folder(name))}:
+        return found
+    groups: dict[tuple[str, ...], dict[str, str]] = {}
+    for name in names:
+        if split := split_in(name):
+            groups.setdefault(tuple(word for word in words(name) if word not in SPLIT_NAMES), {})[name] = split
+    return next((group for group in groups.values() if TRAIN in group.values() and len({*group.values()}) == len(group) > 1), {})
+
+
+def is_certain(column: str, values: Iterable[str]) -> bool:
+    """Return True if the name of a column with `values`, which all mean splits, or the values themselves leave no doubt that it names splits.
+
+    A column of truth values called `test_result` may hold labels.
+    """
+    return any(map(split_in, values)) or all(word in SPLIT_NAMES or word in AROUND for word in words(column))
+
+
+def split_of_value(value: object, column: str, place: str = "") -> str:
+    """Return the split that `value` in the column `column` means: a text with the name of one split, or a truth value if the column has a name
+    like `is_test`.
+
+    Raises Refusal, which begins with `place`, if it means none.
+    """
+    named = split_in(column)
+    if meant := split_in(str(value)):
+        return meant
+    if named and (is_so := as_truth(str(value).strip().lower())) is not None:
+        return named if is_so else (TEST if named == TRAIN else TRAIN)
+    raise Refusal(
+        f"the column {shown(column, 60)} has {shown(value, 60)}, which is no split: write train, valid or test, or true or false in a column "
+        "that is called like a split, or set source.split_column to null",
+        place=place,
+    )
+
 
 DESKTOP_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
 IMAGE_SUFFIXES = (
@@ -42,7 +155,7 @@ class Sample(NamedTuple):
 class ClassFolders:
     """Holds what the file names of a dataset say: its class names, its samples, and the class numbers of the samples of each split, `targets`.
 
-    `classes` are in the order of `class_names.joined`, or of the data, and a class number is an index in `classes`. `samples` are in the order of the
+    `classes` are in the order of `joined`, or of the data, and a class number is an index in `classes`. `samples` are in the order of the
     file names in the Listing.
     """
 
@@ -155,32 +268,26 @@ def refuse_several_sets(nested: set[str], files: Sequence[tuple[str, Parts]], pl
     such as `cat/images` and `dog/images`, is none.
     """
     inside = [{parts[1] for _, parts in files if parts[0] == top and len(parts) > 2} for top in sorted(nested)]
-    common, parent = sorted(set.intersection(*inside)) if len(inside) > 1 else [], tuple[str, ...]()
+    common, parent = set.intersection(*inside) if len(inside) > 1 else set[str](), tuple[str, ...]()
     if len(common) < 2 and not any(map(split_of_folder, common)):
-        nested, parent, common = shared_below(files)
+        sizes = Counter(parts[:-1] for _, parts in files if len(parts) > 3)
+        of_parent = Counter[Parts]()
+        for folder, size in sizes.items():
+            of_parent[folder[1:-1]] += size
+        parent = max(of_parent, key=of_parent.__getitem__, default=())
+        tops = Counter(folder[-1] for folder in sizes if folder[1:-1] == parent)
+        shared = [folder for folder in sizes if folder[1:-1] == parent and tops[folder[-1]] > 1]
+        is_most = 2 * sum(sizes[folder] for folder in shared) > len(files)
+        nested, common = {folder[0] for folder in shared}, {folder[-1] for folder in shared} if is_most else set()
     if len(common) > 1 or any(map(split_of_folder, common)):
-        tops = {
+        paths = {
             "/".join((*visible_parts(name)[: 1 - len(parts)], *parent)) for name, parts in files if len(parts) > 2 and parts[0] in nested
         }
         raise Refusal(
-            f"source.root: {place}: the folders {shown(', '.join(sorted(nested)))} have folders of the same names ({shown(', '.join(common))}), "
-            f"so it is not clear which are the classes: {alone(Path(place), 'one of these folders', sorted(tops))}, "
+            f"source.root: {place}: the folders {shown(', '.join(sorted(nested)))} have folders of the same names ({shown(', '.join(sorted(common)))}), "
+            f"so it is not clear which are the classes: {alone(Path(place), 'one of these folders', sorted(paths))}, "
             f"or arrange the files as {EXPECTED_LAYOUT}"
         )
-
-
-def shared_below(files: Sequence[tuple[str, Parts]]) -> tuple[set[str], Parts, list[str]]:
-    """Return the top folders that have the most files in folders of one path within them, such as `data`, this path, and the names of these folders
-    that several of them have; no names if these have no more than half of the files.
-    """
-    sizes, beside = Counter(parts[:-1] for _, parts in files if len(parts) > 3), defaultdict[Parts, list[Parts]](list)
-    for folder in sizes:
-        beside[folder[1:-1]].append(folder)
-    parent, folders = max(beside.items(), key=lambda entry: sum(sizes[folder] for folder in entry[1]), default=((), []))
-    counts = Counter(folder[-1] for folder in folders)
-    shared = [folder for folder in folders if counts[folder[-1]] > 1]
-    is_most = 2 * sum(sizes[folder] for folder in shared) > len(files)
-    return {folder[0] for folder in shared}, parent, sorted({folder[-1] for folder in shared}) if is_most else []
 
 
 def split_names(top_folders: set[str], possible: Mapping[str, str], place: str) -> dict[str, str]:

@@ -3,7 +3,8 @@
 import csv
 import io
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from pipeline.core.cells import as_number
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason
 from pipeline.prepare.reading.cells import mask
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.streams import TextBlock
 
 LONGEST_FIELD = 2**20
@@ -42,8 +44,9 @@ class Chunk(NamedTuple):
         return [column[at].as_py() for column in self.columns]
 
 
-def csv_chunks(blocks: Iterable[TextBlock], place: str) -> Generator[Chunk]:
-    """Yield the rows of a CSV file. A field in quotes may have line breaks; the separator is found. Rows without a value are left out.
+def csv_chunks(blocks: Iterable[TextBlock], place: str, *, is_cut: bool = False) -> Generator[Chunk]:
+    """Yield the rows of a CSV file. A field in quotes may have line breaks; the separator is found. Rows without a value are left out,
+    and if the text `is_cut`, so is one that the end cuts.
 
     Raises Refusal, with the line after `place`, if the file is no valid CSV, or if a row has more or fewer fields than the first.
     """
@@ -57,42 +60,35 @@ def csv_chunks(blocks: Iterable[TextBlock], place: str) -> Generator[Chunk]:
     if separator == BLANKS:
         yield from of_rows(((line, divided(text)) for line, text in lines_of(blocks)), place)
     else:
-        yield from of_blocks(blocks, place, separator, quoted=True)
+        yield from of_blocks(blocks, place, separator, quoted=True, is_cut=is_cut)
 
 
 def look_chunks(blocks: Iterable[TextBlock], place: str, *, quoted: bool) -> Generator[Chunk]:
     """Yield the rows of the first block, and those of the others that have as many fields: these blocks may begin and end within a row."""
     csv.field_size_limit(LONGEST_FIELD)
     first, *others = blocks
-    separator = csv_separator(EXCEL.sub("", first.text, count=1)) if quoted else "\t"
-    if others and quoted and first.text.count('"') % 2:  # the first block may end within a row, too
-        broken = list[tuple[int, str, bool]]()
-        for _ in csv_rows(first.text, 1, separator, broken):
-            pass
-        complete = broken[0][0] - 1 if broken else None
-        first = TextBlock(first.line, "".join(io.StringIO(first.text, newline="").readlines()[:complete]))
-    width = Width(place)
-    for chunk in (csv_chunks if quoted else tsv_chunks)([first], place):
+    separator, width = csv_separator(EXCEL.sub("", first.text, count=1)) if quoted else "\t", Width(place)
+    for chunk in csv_chunks([first], place, is_cut=bool(others)) if quoted else tsv_chunks([first], place):
         width.refuse_other(int(chunk.lines[0]), len(chunk.columns))
         yield chunk
     for block in others:
-        found = by_arrow(block.text, 0, separator, width, quoted=quoted) if separator != BLANKS else None
-        if found is not None:
+        if separator != BLANKS and (found := by_arrow(block.text, 0, separator, width, quoted=quoted)):
             yield Chunk(np.zeros_like(found.lines), found.columns)
-        elif quoted and separator != BLANKS:
-            yield from of_rows(((0, fields) for fields in rows_of_piece(block.text, separator, width.fields)), place, width)
+            continue
+        if quoted and separator != BLANKS:
+            rows = rows_of_piece(block.text, separator, width.fields)
         else:
-            rows = (divided(text) if separator == BLANKS else text.split(separator) for _, text in lines_of([block]))
-            yield from of_rows(((0, fields) for fields in rows if len(fields) == width.fields), place, width)
+            rows = [divided(text) if quoted else text.split(separator) for _, text in lines_of([block])]
+        yield from of_rows(((0, fields) for fields in rows if len(fields) == width.fields), place, width)
 
 
 def rows_of_piece(text: str, separator: str, num_fields: int) -> list[Sequence[str]]:
     """Return the rows of a piece of a CSV, which may begin within a field in quotes: [] if it has no rows of so many fields either way."""
     for beginning in (text, f'"{text}'):
         broken = list[tuple[int, str, bool]]()
-        rows = [fields for _, fields in csv_rows(beginning, 0, separator, broken) if any(fields)][1:]
-        if all(is_over for _, _, is_over in broken) and all(len(fields) == num_fields for fields in rows):
-            return rows
+        rows = [fields for _, fields in csv_rows(beginning, 0, separator, broken) if any(fields)]
+        if all(is_over for _, _, is_over in broken) and all(len(fields) == num_fields for fields in rows[1:]):
+            return rows[beginning != text :]
     return []
 
 
@@ -132,7 +128,7 @@ def of_rows(rows: Rows, place: str, width: Width | None = None) -> Generator[Chu
         yield Chunk(np.array(lines), [pa.array(column, pa.string()) for column in zip(*every, strict=True)])
 
 
-def of_blocks(blocks: Iterable[TextBlock], place: str, separator: str, *, quoted: bool) -> Generator[Chunk]:
+def of_blocks(blocks: Iterable[TextBlock], place: str, separator: str, *, quoted: bool, is_cut: bool = False) -> Generator[Chunk]:
     """Yield the rows of blocks of text. A row of which a block has only the beginning is read with the next one."""
     width, line, rest, broken = Width(place), 1, "", list[tuple[int, str, bool]]()
     for block in blocks:
@@ -150,7 +146,7 @@ def of_blocks(blocks: Iterable[TextBlock], place: str, separator: str, *, quoted
             if not is_over:
                 break
             rest = "".join(io.StringIO(text, newline="").readlines()[line - start :])
-    if rest or broken:
+    if broken and not (is_over and is_cut):
         raise Refusal(f"{place}:{line}: is not valid CSV ({problem}): quote fields with line breaks, quotes or commas")
 
 
@@ -276,3 +272,69 @@ def holds_numbers(text: str) -> bool:
     except (csv.Error, ValueError):  # rows of different lengths
         return False
     return len(found) > 1 and 2 * sum(map(sum, found)) > sum(map(len, found))
+
+
+FIELD_SEPARATORS = ("\t", " ||| ", "|||", ";", "|")
+LABEL_WORD = re.compile(r"__label__\S+|-?\d+|[A-Z]+:\w+")
+"""A label before the text: as fastText writes it, a whole number, or a class with a subclass such as `NUM:date`."""
+SEVERAL = "__label__"
+MOST_OTHERS = 0.05
+"""If fewer lines have another number of fields, these lines are mistakes."""
+FEWEST_LINES = 20
+
+
+class WrongLines(Refusal):
+    """Raised for a file whose lines have labels, and one of them too many or too few fields."""
+
+
+def line_chunks(read: Callable[[], Iterable[TextBlock]], place: str) -> Generator[Chunk]:
+    """Yield the fields of all lines that are not blank; the whole line is one field if nothing divides all lines.
+
+    `read` returns the text of the file, from its beginning at each call. `place` names it in messages. Raises WrongLines if a line has several
+    labels, or like `line_separator`.
+    """
+    sign = line_separator(lambda: filled_lines(read()), place)
+
+    def rows() -> Iterator[tuple[int, list[str]]]:
+        for number, line in filled_lines(read()):
+            first = line.split(" ", 1)[0]
+            parts = line.split(sign, 1 if sign == " " and LABEL_WORD.fullmatch(first) else -1) if sign else [line]
+            fields = [field.strip() for field in parts] if sign else parts
+            if sign == " " and fields[1].startswith(SEVERAL):
+                raise WrongLines(f"{place}:{number}: has several labels, which no source reads: leave one in each line")
+            yield number, fields
+
+    yield from of_rows(rows(), place)
+
+
+def filled_lines(blocks: Iterable[TextBlock]) -> Iterator[tuple[int, str]]:
+    """Yield the number, from 1, and the text of each line that is not blank."""
+    return ((number, line) for number, line in lines_of(blocks) if line.strip())
+
+
+def line_separator(read: Callable[[], Iterable[tuple[int, str]]], place: str) -> str | None:
+    """Return what divides all lines that are not blank into equally many fields, or None if nothing does.
+
+    It is one of FIELD_SEPARATORS, a comma or a space if all lines begin with the name of an image, but for a line of names, or the space after
+    the first word if all first words are like LABEL_WORD. `read` returns the lines with their numbers, at each call. Raises WrongLines, with the
+    line, if it is a tab or a bar that divides all lines but a few.
+    """
+    counts = {sign: Counter[int]() for sign in (*FIELD_SEPARATORS, ",", " ")}
+    are_images, are_labels, num_lines = {",": True, " ": True}, True, 0
+    for num_lines, (_, line) in enumerate(read(), 1):
+        for sign, found in counts.items():
+            found[line.count(sign)] += 1
+            if sign in are_images and num_lines > 1:
+                are_images[sign] &= line.split(sign, 1)[0].strip().lower().endswith(IMAGE_SUFFIXES)
+        are_labels = are_labels and " " in line and bool(LABEL_WORD.fullmatch(line.split(" ", 1)[0]))
+    for sign in FIELD_SEPARATORS:
+        most, times = counts[sign].most_common(1)[0] if num_lines else (0, 0)
+        if most and times == num_lines:
+            return sign
+        if most and sign != ";" and num_lines >= FEWEST_LINES and num_lines - times <= MOST_OTHERS * num_lines:
+            number, line = next((number, line) for number, line in read() if line.count(sign) != most)
+            raise WrongLines(f"{place}:{number}: has {line.count(sign) + 1} fields, but most lines have {most + 1}: make them equal")
+    for sign, fits in are_images.items():
+        if fits and num_lines > 1 and len(counts[sign].keys() | {0}) == 2:
+            return sign
+    return " " if num_lines and are_labels else None

@@ -22,32 +22,18 @@ UNIT = re.compile(rf"\(?[-+]? ?(?P<before>(?:(?:{PREFIX}) ?)?)[-+]? ?[0-9.,' ]*[
 WITH_COMMA = ("$", "£", "¥", "₹", "USD", "GBP", "JPY", "INR")
 """Currencies in which a comma stands between thousands."""
 ANY_CASE = ("kg", "km", "cm", "lb", "hr", "yr")
-PLAIN, COMMAS, DECIMAL_COMMA, POINTS, BLANKS, BLANKS_POINT, MARKS = (
-    ("", "."),
-    (",", "."),
-    ("", ","),
-    (".", ","),
-    (" ", ","),
-    (" ", "."),
-    ("'", "."),
-)
+STYLES = (("", "."), (",", "."), ("", ","), (".", ","), (" ", ","), (" ", "."), ("'", "."))
 """The signs between thousands and before decimals, the simplest first."""
-STYLES = (PLAIN, COMMAS, DECIMAL_COMMA, POINTS, BLANKS, BLANKS_POINT, MARKS)
+PLAIN, COMMAS, DECIMAL_COMMA, POINTS, *_ = STYLES
 FIELDS = {
-    "%d": r"(?P<d>\d{1,2})",
-    "%m": r"(?P<m>\d{1,2})",
-    "%b": r"(?P<b>[A-Za-z]{3,9})",
-    "%B": r"(?P<b>[A-Za-z]{3,9})",
-    "%Y": r"(?P<Y>\d{4})",
-    "%y": r"(?P<y>\d{2})",
-    "%H": r"(?P<H>\d{1,2})",
-    "%I": r"(?P<H>\d{1,2})",
-    "%M": r"(?P<M>\d{2})",
-    "%S": r"(?P<S>\d{2})",
-    "%p": r"(?P<p>[AaPp])\.?[Mm]\.?",
+    "%d": r"(?P<day>\d{1,2})",
+    "%Y": r"\d{4}",
+    "%y": r"\d{2}",
+    "%p": r"[AaPp]\.?[Mm]\.?",
+    **dict.fromkeys(("%b", "%B"), "[A-Za-z]{3,9}"),
+    **dict.fromkeys(("%m", "%H", "%I"), r"\d{1,2}"),
+    **dict.fromkeys(("%M", "%S"), r"[0-5]\d"),
 }
-NAMES = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december")
-MONTHS = pa.array([*NAMES, *(name[:3] for name in NAMES)])
 DAYS = [sign.join(order) for sign in "/-" for order in (("%d", "%m", "%Y"), ("%m", "%d", "%Y"), ("%d", "%m", "%y"), ("%m", "%d", "%y"))]
 DAYS += ["%d.%m.%Y", "%d.%m.%y", "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%y/%m/%d", "%y-%m-%d", "%b %d, %Y", "%b %d %Y", "%d. %b %Y"]
 DAYS += [sign.join(("%d", "%b", year)) for sign in "- " for year in ("%Y", "%y")]
@@ -138,29 +124,11 @@ def date_pattern(written: str) -> str:
 
 
 def as_dates(values: Cells, written: str) -> Floats:
-    fields = pc.extract_regex(values, date_pattern(written))
-    known = ~mask(fields.is_null())
-
-    def field(name: str) -> NDArray[np.int64]:
-        if f"%{name}" not in written.replace("%I", "%H"):
-            return np.zeros(len(values), np.int64)
-        found = pc.cast(pc.if_else(pa.array(known), pc.struct_field(fields, name), "0"), pa.int64())
-        return np.array(found.to_numpy(zero_copy_only=False))
-
-    year, month, day, hour = field("Y") + field("y"), field("m"), field("d"), field("H")
-    if "%y" in written:
-        year += np.where(year < 69, 2000, 1900)  # as strptime does
-    if "%m" not in written:
-        month = pc.fill_null(pc.index_in(pc.utf8_lower(pc.struct_field(fields, "b")), MONTHS), -1).to_numpy(zero_copy_only=False) % 12 + 1
-        known &= mask(pc.is_in(pc.utf8_lower(pc.struct_field(fields, "b")), MONTHS))
-    if "%p" in written:
-        known &= (hour >= 1) & (hour <= 12)
-        hour = hour % 12 + 12 * mask(pc.is_in(pc.struct_field(fields, "p"), pa.array(["P", "p"])))
-    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
-    days = months.astype("datetime64[D]") + (day - 1)
-    known &= (year > 0) & (month >= 1) & (month <= 12) & (days.astype("datetime64[M]") == months)
-    known &= (hour < 24) & (field("M") < 60) & (field("S") < 60)
-    return np.where(known, (days.astype(np.int64) * 86400 + hour * 3600 + field("M") * 60 + field("S")) / 86400, np.nan)
+    days = pc.cast(pc.struct_field(pc.extract_regex(values, date_pattern(written)), "day"), pa.int64())
+    texts = pc.replace_substring_regex(values, r"([AaPp])\.?[Mm]\.?", r"\1M") if "%p" in written else values
+    times = pc.strptime(texts, format=written, unit="s", error_is_null=True)
+    known = mask(pc.equal(pc.day(times), days)) & mask(pc.greater(pc.year(times), 0))  # the 31st of February is none
+    return np.where(known, pc.fill_null(pc.cast(times, pa.int64()), 0).to_numpy() / 86400, np.nan)
 
 
 class Extremes:

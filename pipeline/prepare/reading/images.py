@@ -229,17 +229,6 @@ def few_levels(decoded: Image.Image, data: bytes, white: int | None) -> FewLevel
 Result = TypeVar("Result")
 
 
-class Decoded(NamedTuple):
-    """The decoded `images` (n, size, size, channels), without the corrupt ones.
-
-    `corrupt` has the reason why a file cannot be decoded, and `few_levels` what is notable about an image, by the position in the chunk.
-    """
-
-    images: NDArray[np.uint8]
-    corrupt: dict[int, str]
-    few_levels: dict[int, FewLevels]
-
-
 @dataclass(frozen=True)
 class Chunk(Generic[Result]):
     """Some image files and where they go: file n goes to `destinations[numbers[n]]`."""
@@ -267,9 +256,10 @@ class Decoder:
         set_pixel_limit(self.max_pixels)
         keep_freed_memory()
 
-    def decode(self, members: Sequence[Member]) -> Decoded:
-        """Decode image files.
+    def decode(self, members: Sequence[Member]) -> tuple[NDArray[np.uint8], dict[int, str], dict[int, FewLevels]]:
+        """Return the decoded images (n, size, size, channels), without the corrupt ones.
 
+        Also return why a file cannot be decoded, and what is notable about an image, by its position in `members`.
         Raises Refusal if an image has more than `max_pixels` pixels, or if `Member.read` refuses a file, such as one that is too large.
         """
         strip = ImageStrip(len(members), self.size, self.channels)
@@ -294,12 +284,12 @@ class Decoder:
                 strip.add(square)
                 if found := few_levels(square, data, self.white):
                     notable[number] = found
-        return Decoded(strip.pixels(), corrupt, notable)
+        return strip.pixels(), corrupt, notable
 
     def decode_and_store(self, chunk: Chunk[Result]) -> tuple[list[Result], dict[int, str], dict[int, FewLevels]]:
         """Decode the files of a chunk, and store each image at its destination.
 
-        Returns what the destinations returned, and the two dicts of Decoded. A destination of which no file can be decoded returns nothing.
+        Returns what the destinations returned, and the two dicts of `decode`. A destination of which no file can be decoded returns nothing.
         Raises Refusal like `decode`.
         """
         inputs, corrupt, notable = self.decode(chunk.members)

@@ -11,10 +11,10 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.reading.delimited import CHUNK_ROWS, lines_of
-from pipeline.prepare.reading.streams import TextBlock
+from pipeline.prepare.reading.streams import TextBlock, read_text
 
 SPLIT_FIELD, TRANSLATION = "split", "translation"
-MOST_BYTES = 256 * 2**20
+MOST_CHARACTERS = 256 * 2**20
 """Upper bound for a document, which is held in memory; JSON lines have none."""
 Fields = Mapping[Column, Any]
 Row = TypeVar("Row")
@@ -37,15 +37,9 @@ def of_document(blocks: Iterable[TextBlock], place: str) -> Generator[tuple[int,
     """Yield the number of each row, from 1, and its fields.
 
     A row is an object, or a list, whose fields get numbers from 1. The name of its list is one more field, SPLIT_FIELD or the last. A file
-    that is no JSON as a whole has a row in each line. Raises Refusal if it has neither, or more than MOST_BYTES.
+    that is no JSON as a whole has a row in each line. Raises Refusal if it has neither, or more than MOST_CHARACTERS.
     """
-    parts, size_bytes = list[str](), 0
-    for block in blocks:
-        parts.append(block.text)
-        size_bytes += len(block.text)
-        if size_bytes > MOST_BYTES:
-            raise Refusal(f"{place}: has more than {MOST_BYTES} characters in one document: write one object per line, and call it .jsonl")
-    text = "".join(parts)
+    text = read_text(blocks, place, MOST_CHARACTERS, "write one object per line, and call it .jsonl")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):

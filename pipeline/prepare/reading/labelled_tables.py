@@ -18,12 +18,11 @@ from pipeline.core.spec import Targets
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import parquet, tables
 from pipeline.prepare.reading.cells import by_value, is_empty, is_missing, mask, texts, without
+from pipeline.prepare.reading.class_folders import split_of_value
 from pipeline.prepare.reading.delimited import LONGEST_FIELD
-from pipeline.prepare.reading.find_tables import Tables
 from pipeline.prepare.reading.labels import Labels, NoLabel
-from pipeline.prepare.reading.names import split_of_value
 from pipeline.prepare.reading.parquet import MissingColumn
-from pipeline.prepare.reading.tables import Block, Columns, FaultyRows, Named
+from pipeline.prepare.reading.tables import Block, Columns, FaultyRows, Named, Tables
 
 MOST_EMPTY = 3
 NO_LABEL = "-1"
@@ -51,6 +50,11 @@ class Samples(NamedTuple):
     positions: NDArray[np.int64]
     lines: NDArray[np.int64]
     cells: Mapping[Column, Any]
+
+    def texts(self, column: Column) -> list[str]:
+        """Return the cells of a column as texts."""
+        found: list[str] = texts(self.cells[column]).to_pylist()
+        return found
 
     def places(self, rows: slice) -> list[str]:
         """Return the name of the file and the line of each of some rows."""
@@ -112,7 +116,7 @@ class Labelled:
             problem = f"has no value in the column {shown(column)} (source.group_column)"
             found.add(samples.lines[missing], Refusal(problem, remedy="write one"))
             if samples.split == TRAIN:
-                yield from (str(cell).strip().encode("utf-8", "surrogatepass") for cell in texts(samples.cells[column]).to_pylist())
+                yield from (str(cell).strip().encode("utf-8", "surrogatepass") for cell in samples.texts(column))
         for found in faulty.values():
             found.refuse()
 

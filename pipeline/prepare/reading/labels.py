@@ -19,10 +19,10 @@ from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading import formats
-from pipeline.prepare.reading.cells import Cells, by_value, faulty_rows, is_empty, is_missing, mask, texts
+from pipeline.prepare.reading.cells import Cells, Read, by_value, faulty_rows, is_empty, is_missing, mask, texts
+from pipeline.prepare.reading.class_folders import ClassNames, joined
 from pipeline.prepare.reading.formats import Formats
 from pipeline.prepare.reading.json_rows import is_nested
-from pipeline.prepare.reading.names import ClassNames, joined
 
 LONGEST_LABEL = 255
 MOST_NAMED = 10
@@ -69,6 +69,13 @@ class Labels:
 
     def __init__(self, task: type[Targets], columns: Sequence[str | int], delimiter: str | None = None) -> None:
         self.task, self.columns, self.delimiter = task, tuple(map(str, columns)), delimiter
+        self.found = dict[Any, int]()
+        """The labels, or sets of labels, of a column so far, with the value that `read` returns for each."""
+
+    def numbered(self, read: Read[Any]) -> tuple[NDArray[np.int64], Problems]:
+        """Return the values of `found` for the labels that were read, and the rows that have none."""
+        values = [-1 if label is None else self.found.setdefault(label, len(self.found)) for label in read.values]
+        return np.array(values, np.int64)[read.numbers], faulty_rows(read)
 
     def read(self, cells: Sequence[Cells], stored: Sequence[str]) -> tuple[NDArray[Any], Problems]:
         """Return a value for the labels of each row (n, ...), and the rows that have none. `cells` are those of the columns.
@@ -77,7 +84,7 @@ class Labels:
         """
         raise NotImplementedError
 
-    def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:  # noqa: ARG002  # for classes
+    def of(self, values: NDArray[Any], rows: Rows, stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:  # noqa: ARG002  # for classes
         """Return the description of the targets, those of all rows in their order, and sentences about them. `values` are what `read` returned.
 
         `stored` are the class names in the file, if it has any. Raises Refusal if the labels do not fit each other. In this base class, the values
@@ -88,11 +95,6 @@ class Labels:
 
 class ClassLabels(Labels):
     """Labels that are the name or number of a class in one column, or the name of the one of several columns that has a 1."""
-
-    def __init__(self, task: type[Targets], columns: Sequence[str | int], delimiter: str | None = None) -> None:
-        super().__init__(task, columns, delimiter)
-        self.found = dict[str, int]()
-        """The labels so far, with the value that `read` returns for each."""
 
     def read(self, cells: Sequence[Cells], stored: Sequence[str]) -> tuple[NDArray[Any], Problems]:
         if self.columns[1:]:
@@ -107,11 +109,9 @@ class ClassLabels(Labels):
                 problems.append((np.flatnonzero(wrong & (marks == chosen).all(axis=1)), refusal))
             names = np.array([self.found.setdefault(name, len(self.found)) for name in self.columns])
             return names[marks.argmax(axis=1)], problems
-        found = by_value(cells[0], lambda cell: class_label(named_by(cell, stored), self.columns[0]))
-        numbers = [-1 if name is None else self.found.setdefault(name, len(self.found)) for name in found.values]
-        return np.array(numbers, np.int64)[found.numbers], faulty_rows(found)
+        return self.numbered(by_value(cells[0], lambda cell: class_label(named_by(cell, stored), self.columns[0])))
 
-    def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
+    def of(self, values: NDArray[Any], rows: Rows, stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
         """Return the classes in the order of `stored`, if all their names are there. Raises Refusal if a label does not occur in train."""
         occurring = np.unique(values)
         classes = named({name for name, number in self.found.items() if number in occurring}, stored)
@@ -156,11 +156,6 @@ class SeveralLabels(Labels):
     it is refused: it may mean that nobody knows.
     """
 
-    def __init__(self, task: type[Targets], columns: Sequence[str | int], delimiter: str | None = None) -> None:
-        super().__init__(task, columns, delimiter)
-        self.sets = dict[frozenset[str], int]()
-        """The labels of the rows so far that have one column, with the value that `read` returns for them."""
-
     def read(self, cells: Sequence[Cells], stored: Sequence[str]) -> tuple[NDArray[Any], Problems]:
         if self.columns[1:]:
             return truths(cells, self.columns, may_be_empty=False)
@@ -169,14 +164,12 @@ class SeveralLabels(Labels):
             found = labels_of_cell(cell, self.delimiter)
             return frozenset(class_label(named_by(label, stored), self.columns[0]) for label in found)
 
-        found = by_value(cells[0], labels_of)
-        values = [-1 if labels is None else self.sets.setdefault(labels, len(self.sets)) for labels in found.values]
-        return np.array(values, np.int64)[found.numbers], faulty_rows(found)
+        return self.numbered(by_value(cells[0], labels_of))
 
-    def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
+    def of(self, values: NDArray[Any], rows: Rows, stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
         if len(self.columns) > 1:
             return self.task.named(self.columns, str(rows.root)), values.astype(np.uint8), ()
-        sets = [*self.sets]
+        sets = [*self.found]
         names = named({label for number in np.unique(values) for label in sets[number]}, stored)
         task = self.task.named(names.names, str(rows.root))
         marks = np.zeros((len(sets), len(names.names)), np.uint8)

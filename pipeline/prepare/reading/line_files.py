@@ -1,7 +1,8 @@
 """Files of text that are one table: line by line beside each other, or one file for each class."""
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path, PurePosixPath
@@ -15,16 +16,14 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import archives, json_rows
-from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, SPLIT_NAMES, split_in, split_of_folder, words
 from pipeline.prepare.reading.delimited import lines_of
-from pipeline.prepare.reading.find_tables import visible_files
 from pipeline.prepare.reading.labelled_tables import Part, unused
-from pipeline.prepare.reading.lines import NO_TEXTS, is_document
-from pipeline.prepare.reading.names import SPLIT_NAMES, split_in, words
 from pipeline.prepare.reading.streams import num_lines, text_blocks, unpacked_name
-from pipeline.prepare.reading.tables import Block, Columns, Named
+from pipeline.prepare.reading.tables import Block, Columns, Named, is_document, visible_files
 
 MAPPING = "mapping.txt"
+NO_TEXTS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".npy", ".npz")
 ROLES = {
     *("source", "src", "input", "in", "question", "questions", "query", "text"),
     *("target", "tgt", "trg", "output", "out", "answer", "answers", "label"),
@@ -138,3 +137,22 @@ def lines_of_class(path: Path, label: str, encoding: str, columns: Named) -> Gen
     for rows in json_rows.several(filled):
         found = pa.array([text for _, text in rows], pa.string())
         yield Block(np.array([line for line, _ in rows]), {1: found, 2: pa.array([label] * len(rows), pa.string())})
+
+
+def class_files(names: Sequence[str], pattern: str | None) -> Mapping[str, str]:
+    """Return the class of each file among `names`, those in a folder, that holds the texts of one class, line by line; {} if there are none.
+
+    The class is called like the file without its suffix, or like the suffix if that alone differs: `neg.txt`, or `reviews.neg`. All files
+    must be directly in the folder or in folders of splits, such as `train`, and no tables or images, but for DOCUMENTS. `pattern` chooses some, in as
+    many folders as it names.
+    """
+    matches = (name for name in names if pattern is None or (fnmatch(name, pattern) and name.count("/") == pattern.count("/")))
+    chosen = [name for name in matches if not is_document(name)]
+    are_of_splits = all(split_of_folder(part) for name in chosen for part in name.split("/")[:-1])
+    if not are_of_splits or any(unpacked_name(name.lower()).endswith((*NO_TEXTS, *IMAGE_SUFFIXES)) for name in chosen):
+        return {}
+    plain = {name: PurePosixPath(unpacked_name(name)) for name in chosen}
+    stems = {path.stem for path in plain.values()}
+    found = {name: path.suffix[1:] if len(stems) == 1 else path.stem for name, path in plain.items()}
+    is_unique = len({(path.parent, found[name]) for name, path in plain.items()}) == len(found)
+    return found if is_unique and len(set(found.values())) > 1 else {}

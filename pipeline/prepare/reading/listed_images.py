@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, visible_parts
-from pipeline.prepare.reading.names import split_in
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, split_in, visible_parts
 
 MOST_FOLDERS = 100
 """A name that images of more folders have is refused, because comparing all of them would take too long."""

@@ -8,10 +8,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason, shown, size_bytes
 from pipeline.prepare.reading.file_tree import Listing, Member, refuse_too_large
-from pipeline.prepare.reading.looking import LOOK
+from pipeline.prepare.reading.streams import LOOK
 
 SUFFIX = ".parquet"
 BATCH_ROWS, TABLE_ROWS = 16, 1024
@@ -51,8 +55,6 @@ def opened(path: Path) -> Iterator[Any]:
 
 def is_image_column(column: Any) -> bool:
     """Return True if a column of this Arrow type holds encoded images: bytes, or structs with a field `bytes`."""
-    from pyarrow import types
-
     if types.is_struct(column):
         column = column.field(BYTES).type if column.get_field_index(BYTES) >= 0 else column
     return bool(types.is_binary(column) or types.is_large_binary(column))
@@ -60,16 +62,12 @@ def is_image_column(column: Any) -> bool:
 
 def is_plain(column: Any) -> bool:
     """Return True if a column of this Arrow type holds single values, lists of these, or structs with a path, and no other structs."""
-    from pyarrow import types
-
     if is_list(column):
         return not types.is_nested(column.value_type)
     return not types.is_nested(column) or (types.is_struct(column) and column.get_field_index(PATH) >= 0)
 
 
 def is_list(column: Any) -> bool:
-    from pyarrow import types
-
     return bool(types.is_list(column) or types.is_large_list(column))
 
 
@@ -113,8 +111,6 @@ def chunks(path: Path, columns: Sequence[Any]) -> Generator[tuple[int, dict[Any,
 
     Raises Refusal if the file cannot be read, lacks a column, or has nested values or strings that are not UTF-8 in one.
     """
-    import pyarrow as pa
-
     with opened(path) as file:
         schema = file.schema_arrow
         for column in columns:
@@ -138,8 +134,6 @@ def chunks(path: Path, columns: Sequence[Any]) -> Generator[tuple[int, dict[Any,
 
 def refuse_undecoded(path: Path, column: str, first: int, values: Any) -> None:
     """Raise Refusal if a string of `values`, those of a column from the row `first`, is not UTF-8, which writers do not check."""
-    import pyarrow as pa
-
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:
@@ -172,10 +166,6 @@ def as_cells(values: Any) -> Any:
 
     Floating-point numbers become float64.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from pyarrow import types
-
     kind = values.type
     if types.is_dictionary(kind):
         return as_cells(values.dictionary_decode())

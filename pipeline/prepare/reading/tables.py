@@ -1,24 +1,27 @@
-"""Reads tables of every format (CSV, TSV, JSON, Parquet, lines of fields), some rows at a time, by columns."""
+"""Reads tables of every format (CSV, TSV, JSON, Parquet, lines of fields), some rows at a time, by columns, and finds the tables of each split."""
 
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cached_property, partial
 from itertools import chain, islice
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.core.raw_dataset import SPLITS, TRAIN
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import delimited, encodings, json_rows, lines, parquet
+from pipeline.prepare.reading import archives, delimited, json_rows, parquet, streams
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, SPLIT_NAMES, split_in, split_of_folder, visible_parts, words
 from pipeline.prepare.reading.delimited import LONGEST_FIELD, Chunk
-from pipeline.prepare.reading.looking import LOOK, looking
 from pipeline.prepare.reading.parquet import MissingColumn
-from pipeline.prepare.reading.streams import TextBlock, text_blocks, unpacked_name
+from pipeline.prepare.reading.streams import LOOK, TextBlock, looking, text_blocks, unpacked_name
 
 MOST_NAMED = 10
 """How many faulty rows of a table a message lists."""
@@ -77,7 +80,7 @@ def suffix_of(path: Path) -> str:
     return next((suffix for suffix in FORMATS if name.endswith(suffix)), "")
 
 
-def blocks(path: Path, columns: Named, *, encoding: str = encodings.UTF8) -> Generator[Block]:
+def blocks(path: Path, columns: Named, *, encoding: str = streams.UTF8) -> Generator[Block]:
     """Yield the rows of a table that are not blank, with their cells in `columns`.
 
     Raises Refusal if the file cannot be parsed, has no rows, or lacks a column, or if a row has more or fewer fields than the first row.
@@ -111,7 +114,7 @@ def blocks_of(read: ReadText, suffix: str, place: str, columns: Named) -> Genera
 def chunks_of(read: ReadText, suffix: str, place: str) -> Iterator[Chunk]:
     """Yield all fields of all rows of a table of text, the line of names included."""
     if suffix in ("", ".txt"):
-        return lines.chunks(read, place)
+        return delimited.line_chunks(read, place)
     if LOOK.get():
         return delimited.look_chunks(read(), place, quoted=suffix != ".tsv")
     return (delimited.tsv_chunks if suffix == ".tsv" else delimited.csv_chunks)(read(), place)
@@ -169,7 +172,7 @@ def records(found: Iterable[Block]) -> Iterator[Numbered]:
             yield line, dict(zip(names, fields, strict=True))
 
 
-def names(path: Path, *, encoding: str = encodings.UTF8) -> list[str]:
+def names(path: Path, *, encoding: str = streams.UTF8) -> list[str]:
     """Return the names of the columns of a table: those in the first line, the keys of the first row, or those of Parquet that hold single values.
 
     Raises Refusal if the file cannot be parsed.
@@ -184,7 +187,7 @@ def names(path: Path, *, encoding: str = encodings.UTF8) -> list[str]:
     return [] if first is None else first.row(0)
 
 
-def look(path: Path, *, encoding: str = encodings.UTF8) -> list[Any]:
+def look(path: Path, *, encoding: str = streams.UTF8) -> list[Any]:
     """Return the fields of rows of a table of text that are not blank, by position or by name, with the first line; of a large one, only some.
 
     They are those of `streams.look`. Raises Refusal if the file cannot be parsed.
@@ -200,7 +203,7 @@ def look(path: Path, *, encoding: str = encodings.UTF8) -> list[Any]:
         return list(islice(rows, MOST_LOOKED_AT))
 
 
-def unread(path: Path, *, encoding: str = encodings.UTF8) -> list[str]:
+def unread(path: Path, *, encoding: str = streams.UTF8) -> list[str]:
     """Return the columns that `names` leaves out: those of Parquet with images or nested values, and keys that the first row of JSON lacks."""
     known, suffix = names(path, encoding=encoding), suffix_of(path)
     if suffix == parquet.SUFFIX:
@@ -224,7 +227,7 @@ def checked_text(text: object, place: str, remedy: str = "write a text, or remov
         raise Refusal("has an empty text", remedy=remedy, place=place)
     if not isinstance(text, str):
         raise Refusal("has a text that is not a string", remedy="write a text, or remove the row or file", place=place)
-    encodings.refuse_nul(text, place)
+    streams.refuse_nul(text, place)
     if len(text) > LONGEST_FIELD:
         raise Refusal(f"has a text of {len(text)} characters, more than {LONGEST_FIELD}", remedy="shorten or divide it", place=place)
     return text
@@ -253,3 +256,96 @@ class FaultyRows:
             each = sorted(self.lines.items(), key=lambda entry: entry[1][0])
             texts = [f"line {listed([str(line or '?') for line in sorted(found)], MOST_NAMED)}: {text}" for text, found in each]
             raise Refusal(f"{self.place}: {count} of {self.num_rows} rows cannot be used: {listed(texts, MOST_NAMED, separator='; ')}")
+
+
+DOCUMENTS = ("readme", "license", "licence", "_about", "citation", "changelog")
+"""The beginnings of the names of files that describe a dataset."""
+TABLES = ", ".join(FORMATS)
+Tables = Mapping[str, Sequence[Path]]
+"""The tables of each split: one, or several parts of one."""
+
+
+class SeveralSets(Refusal):
+    """Raised for a folder with several sets of tables. `sets` has the tables of train of each."""
+
+    def __init__(self, root: Path, sets: Sequence[Sequence[Path]]) -> None:
+        ways = " or ".join(shlex.quote(f"source.table={paths[0].relative_to(root)}") for paths in sets)
+        super().__init__(f"source.root: {root}: has {len(sets)} tables of train: keep one, or add {ways}")
+        self.sets = sets
+
+
+def visible_files(root: Path) -> list[str]:
+    """Return the names of the files in a folder or archive that are not hidden, or the name of the file `root`."""
+    if not root.is_dir() and not root.name.lower().endswith(archives.SUFFIXES):
+        return [root.name]
+    return [name for name in archives.open_tree(root).listing().files if visible_parts(name)]
+
+
+def is_document(name: str | PurePath) -> bool:
+    return PurePath(name).name.lower().startswith(DOCUMENTS)
+
+
+def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False) -> dict[str, list[Path]]:
+    """Return the tables of each split. The result is empty if `root` is neither a table nor a folder or archive with tables of splits.
+
+    If `root` is a table, it belongs to train. In a folder, a word in the name of a table, or the name of a folder around it, names the split:
+    `train.csv`, `data/test-00000-of-00001.parquet` or `valid/metadata.csv`. Tables whose names differ only in numbers are parts of one.
+    `table` chooses one of several sets of tables, by the name or a pattern for the names of those of train; if their names have no word for
+    a split, all tables with such a name belong to train. Without it, the set with the shortest paths counts. With `of_lines`, the tables are
+    files of text with a label in each line. Raises SeveralSets if several are left, and Refusal if there is no table for train.
+    """
+    names = visible_files(root)
+    if not root.is_dir() and names == [root.name]:
+        return {TRAIN: [root]} if is_table(root, of_lines=of_lines) else {}
+    candidates = [path for path in map(PurePosixPath, names) if is_table(path, of_lines=of_lines)]
+    if of_lines:  # the files in other folders are texts by class
+        candidates = [path for path in candidates if all(map(split_of_folder, path.parts[:-1]))]
+    groups = by_name(candidates)
+    of_train = [found for found in groups.values() if TRAIN in found]
+    if table is not None:
+        of_train = [found for found in of_train if any(fnmatch(str(path), table) for path in found[TRAIN])]
+        if not of_train:
+            chosen = [root / path for path in candidates if fnmatch(str(path), table)]
+            return {TRAIN: chosen} if chosen else {}
+    depth = min((len(found[TRAIN][0].parts) for found in of_train), default=0)
+    sets = [found for found in of_train if len(found[TRAIN][0].parts) == depth]
+    if len(sets) > 1:
+        raise SeveralSets(root, [[root / path for path in found[TRAIN]] for found in sets])
+    if not sets:
+        if alone := sorted(str(path) for found in groups.values() for paths in found.values() for path in paths if len(path.parts) == 1):
+            remedy = f"add a table called train with one of the suffixes {TABLES}"
+            raise Refusal(f"source.root: {root}: has {', '.join(alone)}, but no table of train: {remedy}")
+        return {}
+    for split, paths in sets[0].items():
+        are_parts = all(set(map(str.isdigit, words(path.stem))) == {False, True} for path in paths)
+        if len(paths) > 1 and (not are_parts or len({path.suffix for path in paths}) > 1):
+            raise Refusal(f"source.root: {root}: has two tables of {split} ({paths[0]}, {paths[1]}): keep one")
+    return {split: [root / path for path in sets[0][split]] for split in SPLITS if split in sets[0]}
+
+
+def by_name(candidates: Iterable[PurePosixPath]) -> dict[tuple[str, ...], dict[str, list[PurePosixPath]]]:
+    """Return the tables of each split in each set of tables whose folders and names are equal but for words that mean a split, and numbers."""
+    groups: dict[tuple[str, ...], dict[str, list[PurePosixPath]]] = defaultdict(lambda: defaultdict(list))
+    for path in candidates:
+        folders = [part for part in path.parts[:-1] if not split_of_folder(part)]
+        stem = stem_of(path)
+        around = {split for part in path.parts[:-1] if (split := split_of_folder(part))}
+        split = split_in(stem) or (around.pop() if len(around) == 1 else None)
+        if split:
+            others = [word for word in words(stem) if word not in SPLIT_NAMES and word != "of" and not word.isdigit()]
+            groups[(*folders, "/", *others)][split].append(path)
+    return groups
+
+
+def is_table(path: Path | PurePosixPath, *, of_lines: bool) -> bool:
+    """Return True if a file is a table by its name, or with `of_lines` may be a file of text that is none."""
+    known, others = bool(suffix_of(Path(path))), (*IMAGE_SUFFIXES, *archives.SUFFIXES)
+    return not (known or is_document(path) or path.name.lower().endswith(others)) if of_lines else known
+
+
+def stem_of(path: PurePosixPath) -> str:
+    """Return the name of a table without its suffix, unless that is a split, as in `trec.train`."""
+    known = suffix_of(Path(path))
+    if known:
+        return path.name[: path.name.lower().rindex(known)]
+    return path.name if path.suffix[1:].lower() in SPLIT_NAMES else path.stem

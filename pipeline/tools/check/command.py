@@ -15,6 +15,7 @@ from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.params import EvaluateParams
 from pipeline.prepare.params import PrepareParams, data_name
+from pipeline.prepare.reading import workers
 from pipeline.tools import checkout_lock, doctor
 from pipeline.tools.check import dvc_locks
 from pipeline.tools.check.misfits import Problems, gather_misfits, refuse_unscorable, refuse_unusable
@@ -85,9 +86,7 @@ def refuse_unusable_cluster(environment: Environment, prepare: PrepareParams) ->
     DVC removes the prepared data before `prepare` finds out.
     """
     if environment.cluster and (paths := prepare.source.cluster_paths()) is not None and would_run("prepare"):
-        from pipeline.prepare.reading import cluster  # late: it digests all code
-
-        with cluster.connected(Cluster(str(environment.cluster), paths)):
+        with workers.connected(Cluster(str(environment.cluster), paths)):
             pass
 
 

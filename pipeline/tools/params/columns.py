@@ -13,9 +13,9 @@ from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import SIMILARITY
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import parquet, tables
+from pipeline.prepare.reading.class_folders import is_certain, split_of_value
 from pipeline.prepare.reading.labels import labels_of_cell
 from pipeline.prepare.reading.listed_images import candidates
-from pipeline.prepare.reading.names import is_certain, split_of_value
 from pipeline.tools.params import cells
 from pipeline.tools.params.table import CLASSES, MOST_LISTED, REGRESSION, SEVERAL, WORDS, Given, Name, Question, Table, assignment, ways
 

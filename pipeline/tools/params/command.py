@@ -95,7 +95,7 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
 
     Prints what was seen and what changes. Raises Refusal like `data.look` and `apply_preset`.
     """
-    from pipeline.prepare.reading.encodings import NotDecoded
+    from pipeline.prepare.reading.streams import NotDecoded
     from pipeline.tools.params.data import look, wrong_values  # late: these import NumPy and torch, which no other `set` needs
     from pipeline.tools.params.recommending import recommendation, suited
 

@@ -20,14 +20,13 @@ from pipeline.core.untrusted import shown
 from pipeline.prepare.columns import Unclear
 from pipeline.prepare.inputs.tokens import measured
 from pipeline.prepare.params import PrepareParams, SourceSettings
-from pipeline.prepare.reading import encodings, tables
-from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
-from pipeline.prepare.reading.find_tables import visible_files
+from pipeline.prepare.reading import streams, tables
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, split_in
+from pipeline.prepare.reading.delimited import WrongLines
 from pipeline.prepare.reading.labelled_tables import Keys
 from pipeline.prepare.reading.line_files import find_line_files
-from pipeline.prepare.reading.lines import WrongLines, is_document
-from pipeline.prepare.reading.looking import looking
-from pipeline.prepare.reading.names import split_in
+from pipeline.prepare.reading.streams import looking
+from pipeline.prepare.reading.tables import is_document, visible_files
 from pipeline.prepare.split import ranks_of
 from pipeline.prepare.stage import survey
 from pipeline.tools.params import columns, images
@@ -79,7 +78,7 @@ def look(root: Path, given: Given) -> Finding:
     if "name" in given and given["name"] not in READERS:
         raise Refusal(f"source={shown(given['name'], 60)}: does not read data of your own: {suggestion(given['name'], tuple(READERS))}")
     try:
-        encodings.known(encoding_of(given))
+        streams.known_encoding(encoding_of(given))
     except ValueError as error:
         raise Refusal(f"source.encoding={shown(given['encoding'], 60)}: {error}") from None
     names = visible_files(root)
@@ -136,7 +135,7 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
         renamed = f"if it is a table, rename it to {root.with_suffix('.csv')}; else " if present == {"other"} and root.is_file() else ""
         way = f"leave out source={given['name']}" if named else "set the section `source` by hand"
         return Refusal(f"data={root}: looks like {known}: {renamed}arrange it as docs/data.md shows, or {way}")
-    if undecoded := next((error for error in refusals.values() if isinstance(error, encodings.NotDecoded)), None):
+    if undecoded := next((error for error in refusals.values() if isinstance(error, streams.NotDecoded)), None):
         return undecoded
     error = refusals[max(refusals, key=lambda name: (isinstance(refusals[name], Question), len(READERS[name].kinds & present)))]
     if isinstance(error, Question) and isinstance(pairs := refusals.get("text_pairs"), Question) and pairs.questions != error.questions:

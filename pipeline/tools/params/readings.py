@@ -12,11 +12,11 @@ from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import archives, delimited, encodings, lines, streams
-from pipeline.prepare.reading.find_tables import SeveralSets, find_tables, visible_files
+from pipeline.prepare.reading import archives, delimited, line_files, streams, tables
+from pipeline.prepare.reading.class_folders import split_in
+from pipeline.prepare.reading.delimited import WrongLines
 from pipeline.prepare.reading.line_files import are_languages, are_parallel, find_line_files
-from pipeline.prepare.reading.lines import WrongLines
-from pipeline.prepare.reading.names import split_in
+from pipeline.prepare.reading.tables import SeveralSets, find_tables, visible_files
 from pipeline.tools.params import cells, columns, rows
 from pipeline.tools.params.images import as_image_folder, as_image_table, class_layout
 from pipeline.tools.params.table import (
@@ -60,7 +60,7 @@ def as_labelled_texts(root: Path, given: Given) -> Values | None:
     except Question:
         raise
     except Refusal:
-        if are_of_train or not any(kind_of(name) in ("text", "other") and not lines.is_document(name) for name in names):
+        if are_of_train or not any(kind_of(name) in ("text", "other") and not tables.is_document(name) for name in names):
             raise
         values = None  # the tables may describe texts in files
     if values is not None or are_of_train:
@@ -83,7 +83,7 @@ def refuse_loose_texts(root: Path) -> None:
     """Raise Question if `root` has files that may have the texts of a class each, and folders that may be classes."""
     names = visible_files(root)
     loose = [name for name in names if "/" not in name and kind_of(name) == "text"]
-    classes = lines.class_files(loose, None)
+    classes = line_files.class_files(loose, None)
     if classes and not any(map(split_in, classes)) and any("/" in name for name in names):
         patterns = ways("table", dict.fromkeys(f"*{PurePosixPath(name).suffix}" for name in classes))
         of_files = f"if each file has the texts of one class, line by line, add {patterns}"
@@ -105,7 +105,7 @@ def of_labelled_lines(root: Path, given: Given) -> Values | None:
     if not of_splits and root.is_dir():
         paths = list[Path]()
         for path in [root / name for name in visible_files(root) if "/" not in name]:
-            with suppress(encodings.NotDecoded, WrongLines):  # as it is no text, or one beside others
+            with suppress(streams.NotDecoded, WrongLines):  # as it is no text, or one beside others
                 paths += [path] if labelled_lines([path], encoding_of(given)) else []
         if len(paths) > 1:
             names = [path.name for path in paths]
@@ -133,13 +133,13 @@ def refuse_several_sets(root: Path, given: Given, labelled: Sequence[Path]) -> N
 
 def labelled_lines(paths: Sequence[Path], encoding: str) -> bool:
     """Return True if the lines of files that are no tables have labels beside other fields. Raises NotDecoded if they are not in `encoding`."""
-    if any(lines.is_document(path) or kind_of(path.name) not in ("text", "other") for path in paths):
+    if any(tables.is_document(path) or kind_of(path.name) not in ("text", "other") for path in paths):
         return False
     try:
         table = Table.read(*paths, encoding=encoding)
     except Question:  # about its first line
         return True
-    except (encodings.NotDecoded, WrongLines):
+    except (streams.NotDecoded, WrongLines):
         raise
     except Refusal:  # as other readings say that a file cannot be read
         return False
@@ -154,7 +154,7 @@ def of_class_files(root: Path, given: Given) -> Values | None:
     if "name" not in given and are_languages(find_line_files(root).get(TRAIN, {})):
         return None
     refuse_several_sets(root, given, [])
-    found = lines.class_files(visible_files(root), given.get("table"))
+    found = line_files.class_files(visible_files(root), given.get("table"))
     if not found or any(split_in(PurePosixPath(name).name) for name in found):
         return None
     several = {name: lines_in(root / name, encoding_of(given)) for name in found}
@@ -217,7 +217,7 @@ def unnamed_tables(root: Path, given: Given) -> Iterator[str]:
             "/" not in name
             and kind_of(name) in ("text", "other")
             and not name.lower().endswith(archives.SUFFIXES)
-            and not lines.is_document(name)
+            and not tables.is_document(name)
         ):
             with suppress(Refusal, OSError):  # as it is no text
                 if delimited.holds_numbers(streams.look(root / name if root.is_dir() else root, encoding_of(given))[0].text):
@@ -241,7 +241,7 @@ def as_corpus(root: Path, given: Given) -> Values | None:
         or are_parallel(find_line_files(root))
     ):
         return None
-    if not lines.class_files(names, None):  # which may also be the parts of a text
+    if not line_files.class_files(names, None):  # which may also be the parts of a text
         try:
             layout = class_layout(root, is_text)
         except Refusal:  # which that of labelled texts says, too
@@ -253,7 +253,7 @@ def as_corpus(root: Path, given: Given) -> Values | None:
         if table is not None and columns.pair_columns(table, None):
             return None
         refuse_labelled_lines(path, encoding_of(given))
-    splits = [split_in(name) for name in names if not lines.is_document(name)]
+    splits = [split_in(name) for name in names if not tables.is_document(name)]
     return {"divide": "splits"} if root.is_dir() and TRAIN in splits and {*splits} & {VALID, TEST} and None not in splits else {}
 
 

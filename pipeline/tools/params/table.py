@@ -12,11 +12,10 @@ from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.registry import USUAL_TASKS
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import encodings, parquet, tables
-from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
-from pipeline.prepare.reading.find_tables import SeveralSets, find_tables, visible_files
-from pipeline.prepare.reading.looking import looking
-from pipeline.prepare.reading.names import words
+from pipeline.prepare.reading import parquet, streams, tables
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, words
+from pipeline.prepare.reading.streams import looking
+from pipeline.prepare.reading.tables import SeveralSets, find_tables, visible_files
 from pipeline.tools.params.cells import are_image_names, filled, is_label, is_text, num_words, numbers, sampled
 from pipeline.tools.params.commented_yaml import on_one_line
 
@@ -79,7 +78,7 @@ class Table(NamedTuple):
         return bool(self.holds_images) or any(map(are_image_names, self.columns.values()))
 
     @classmethod
-    def read(cls, *paths: Path, encoding: str = encodings.UTF8, given: Given | None = None) -> Self:
+    def read(cls, *paths: Path, encoding: str = streams.UTF8, given: Given | None = None) -> Self:
         """Read up to MOST_ROWS rows of a table, or of the parts of one. The columns that `given` has decide whether the first line has names.
 
         Raises Refusal if one cannot be parsed, has no row, or has names where `given` has numbers, and Question if the first line may be names or a row.
@@ -210,7 +209,7 @@ def kind_of(name: str) -> str:
 
 
 def encoding_of(given: Given) -> str:
-    return str(given.get("encoding", encodings.UTF8))
+    return str(given.get("encoding", streams.UTF8))
 
 
 def attempted(root: Path, options: Sequence[Option], given: Given, attempt: Attempt, why: str) -> Values | None:

@@ -15,7 +15,7 @@ from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import shown, storable
 from pipeline.prepare.progress import progress
-from pipeline.prepare.reading import encodings
+from pipeline.prepare.reading import streams
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,7 +65,7 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
 
     device = str(Machine.set_up(Environment.read()).device)
     number = int(column) if column and column.isascii() and column.isdigit() else column
-    loaded = load_ensemble([model, *others], device=device, column=number, encoding=encoding or encodings.UTF8)
+    loaded = load_ensemble([model, *others], device=device, column=number, encoding=encoding or streams.UTF8)
     set_determinism(loaded.manifest.inference.train.deterministic)
     given, predictor, problems = replace(loaded.raw_inputs, keep=keep, on_unused=print_unused), loaded.predictor(top_k), Problems()
     scored = loaded.scored(given.read(inputs), batch_size=batch_size, beam=beam, on_problem=problems.add)

@@ -22,7 +22,7 @@ from pipeline.inference.batch import Batch
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
-from pipeline.prepare.reading import encodings
+from pipeline.prepare.reading import streams
 from pipeline.runs import find
 from pipeline.tools.compare.paired import Member, averaged
 from pipeline.tools.predict.protocols import Chunk, LineReader, Prediction, Predictor, Reader, Reading, RowReader
@@ -33,7 +33,7 @@ BATCH_SIZE, ROWS_BATCH_SIZE, TOP_K = 64, 1024, 3
 
 
 def load_model(
-    model: str | Path, *, device: str | None = None, column: Column | None = None, encoding: str = encodings.UTF8
+    model: str | Path, *, device: str | None = None, column: Column | None = None, encoding: str = streams.UTF8
 ) -> "LoadedModel":
     """Return a trained model that is ready to predict.
 
@@ -49,7 +49,7 @@ def load_model(
     if device is not None and not re.fullmatch(DEVICE, device):
         raise Refusal(f"device: {DEVICE_NAMES}, not {device!r}")
     try:
-        encodings.known(encoding)
+        streams.known_encoding(encoding)
     except ValueError as error:
         raise Refusal(f"encoding: {shown(encoding, 60)} {error}") from None
     with find.located(str(model), Paths(), environment) as found:

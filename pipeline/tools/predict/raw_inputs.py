@@ -20,7 +20,7 @@ from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
 from pipeline.core.untrusted import reason, shown
-from pipeline.prepare.reading import archives, encodings, parquet, tables
+from pipeline.prepare.reading import archives, parquet, streams, tables
 from pipeline.prepare.reading.arrayfile import ArrayFile
 from pipeline.prepare.reading.cells import Cells
 from pipeline.prepare.reading.class_folders import visible_parts
@@ -55,7 +55,7 @@ class TableColumn(NamedTuple):
 
     trained: Column | None
     given: Column | None
-    encoding: str = encodings.UTF8
+    encoding: str = streams.UTF8
 
     def chosen(self, path: Path) -> Column:
         """Return the column. Raises Refusal with the columns of the table if neither the model file nor the user names one."""
@@ -228,7 +228,7 @@ class RawInputs:
                     places, samples = [places[at] for at in usable], [samples[at] for at in usable]
                     kept = {title: cells.take(usable) for title, cells in kept.items()}
                 yield Chunk(places, samples, kept)
-        except encodings.NotDecoded as error:
+        except streams.NotDecoded as error:
             raise Refusal(error.advising("--encoding ")) from None
         except MissingColumn as error:
             if isinstance(reader, LineReader) or error.column not in columns:

@@ -208,9 +208,13 @@ PLACES: dict[str, tuple[Path, Callable[[], object], str]] = {
     "without end": (TAR, lambda: endless(TAR), "Is a device, a pipe or a socket"),
     "a link to itself": (TAR, lambda: loop(TAR), "does not exist"),
     "a terabyte of nothing": (TAR, lambda: (TAR.touch(), os.truncate(TAR, 2**40)), "zeros after its end"),
-    "a folder that holds itself": (FOLDER, in_folder(lambda path: path.symlink_to("..")), "is a link to one of its parent folders"),
+    "a folder that holds itself": (
+        FOLDER,
+        in_folder(lambda path: path.symlink_to("..")),
+        "is reached twice through links, perhaps one to a parent folder",
+    ),
     "100 folders deep": (FOLDER, deep, "folders deep"),
-    "links that multiply": (FOLDER, multiplied, "is reached twice through links: remove one of them"),
+    "links that multiply": (FOLDER, multiplied, "is reached twice through links, perhaps one to a parent folder: remove the link"),
     "a pipe among images": (FOLDER, in_folder(os.mkfifo), "is a device, a pipe or a socket"),
     "a link without end among images": (FOLDER, in_folder(endless), "is a device, a pipe or a socket"),
 }

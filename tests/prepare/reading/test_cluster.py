@@ -19,10 +19,10 @@ from pipeline.core.raw_dataset import Cluster
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.prepare import stage
-from pipeline.prepare.inputs import corpus, image_files, pairs
+from pipeline.prepare.inputs import corpus, image_files, tokens
 from pipeline.prepare.params import PrepareParams, SourceSettings
-from pipeline.prepare.reading import cluster, workers
-from pipeline.prepare.reading.cluster import on_cluster
+from pipeline.prepare.reading import workers
+from pipeline.prepare.reading.workers import on_cluster
 from pipeline.sources import image_folder, text, text_classification, text_pairs
 from tests import project
 from tests.imports import TOP
@@ -135,8 +135,7 @@ def test_the_workers_of_a_cluster_and_processes_tokenize_texts_to_the_same_bytes
 ) -> None:
     root, (settings, changes) = tmp_path / ("a.txt" if kind == "text" else "a.tsv"), OF_TEXTS[kind]
     root.write_text("".join(f"{one}\t{other}\n" for one, other in LABELLED))
-    monkeypatch.setattr(text_classification, "BLOCK_SAMPLES", 50)
-    monkeypatch.setattr(pairs, "BLOCK_PAIRS", 50)
+    monkeypatch.setattr(tokens, "BLOCK_TEXTS", 50)
     monkeypatch.setattr(corpus, "PIECE_CHARACTERS", 500)
 
     def prepared(name: str, cluster: str | None = None) -> dict[str, bytes]:
@@ -146,8 +145,7 @@ def test_the_workers_of_a_cluster_and_processes_tokenize_texts_to_the_same_bytes
 
     expected, started = prepared("alone"), list[object]()
     assert prepared("cluster", processes.address) == expected
-    monkeypatch.setattr(text_classification, "MANY_TEXTS", 1)
-    monkeypatch.setattr(pairs, "MANY_TEXTS", 1)
+    monkeypatch.setattr(tokens, "MANY_TEXTS", 1)
     monkeypatch.setattr(corpus, "MANY_CHARACTERS", 1)
     monkeypatch.setattr(workers, "Worker", lambda *args, of=workers.Worker: started.append(args) or of(*args))
     assert prepared("processes") == expected
@@ -196,17 +194,17 @@ def test_an_unusable_cluster_is_refused_with_the_remedy(
     assert f"cannot use {missing}: share this folder with all machines under the same path" in refusal(missing)
     for name in ("code", "pillow"):
         with monkeypatch.context() as patch:
-            patch.setitem(cluster.VERSIONS, name, "another")
+            patch.setitem(workers.versions(), name, "another")
             assert f"has another version of: {name}: update its checkout and .venv, and start its workers again" in refusal()
     with monkeypatch.context() as patch:
-        patch.setattr(cluster, "refuse_unfit", lambda *_: None)  # as if the worker had joined later
+        patch.setattr(workers, "refuse_unfit", lambda *_: None)  # as if the worker had joined later
         assert f"cannot use {missing}: share this folder" in refusal(missing)
-    monkeypatch.setattr(cluster, "CONNECT_S", 0.5)
+    monkeypatch.setattr(workers, "CONNECT_S", 0.5)
     assert "no scheduler has answered at tcp://127.0.0.1:9 within 0.5 seconds" in refusal(address="tcp://127.0.0.1:9")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         assert f"no scheduler has answered at {address} within" in refusal(address=address)
-    assert cluster.installed("a package that is missing") == "none"  # such as `distributed` without `make setup-cluster`
+    assert workers.installed("a package that is missing") == "none"  # such as `distributed` without `make setup-cluster`
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert "run `make setup-cluster`" in refusal()
 
@@ -216,7 +214,7 @@ def test_a_scheduler_without_workers_or_without_this_code_is_refused(refusal: Ca
     with ExitStack() as stack:
         processes = Processes(tmp_path, stack, num_workers=0, cwd=tmp_path)
         with monkeypatch.context() as patch:
-            patch.setattr(cluster, "CONNECT_S", 3.0)
+            patch.setattr(workers, "CONNECT_S", 3.0)
             said = refusal(address=processes.address)
         assert f"no worker has joined {processes.address}: start `python -m dask worker {processes.address}`" in said
         processes.start_worker()
@@ -245,7 +243,7 @@ def test_an_error_in_a_worker_is_raised_here(processes: Processes) -> None:
 
 
 def test_nothing_of_dask_is_imported_without_the_variable() -> None:
-    code = "import sys, pipeline.prepare.stage, pipeline.sources.image_folder, pipeline.prepare.reading.cluster; print('distributed' in sys.modules)"
+    code = "import sys, pipeline.prepare.stage, pipeline.sources.image_folder; print('distributed' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=TOP, check=True, capture_output=True, text=True).stdout == "False\n"
 
 
@@ -255,7 +253,7 @@ def test_check_refuses_a_cluster_that_does_not_answer(tmp_path: Path, monkeypatc
     source = "source={name: image_folder, root: images, valid: 0.2, test: 0.2, seed: 1, folds: null, fold: 0, duplicates: keep, image_size: 8, channels: 1, on_corrupt: fail, max_pixels: 9999, white: null}"
     assert main(["set", source]) == 0
     assert main(["check"]) == 0
-    monkeypatch.setattr(cluster, "CONNECT_S", 0.2)
+    monkeypatch.setattr(workers, "CONNECT_S", 0.2)
     monkeypatch.setenv("PIPELINE_CLUSTER", "tcp://127.0.0.1:1")
     capsys.readouterr()
     assert main(["check"]) == 69

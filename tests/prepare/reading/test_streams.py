@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.core.refusal import Refusal
-from pipeline.prepare.reading import encodings, streams
+from pipeline.prepare.reading import streams
 from tests.sources.rows import packed
 
 TEXTS = {
@@ -25,8 +25,8 @@ TEXTS = {
 EVERY = TEXTS | dict.fromkeys(("utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32"), "é😀\r\n\n這個 no end")
 
 
-def text_of(path: Path, encoding: str = encodings.UTF8) -> str:
-    return streams.read_text(path, encoding, 2**20, "divide it")
+def text_of(path: Path, encoding: str = streams.UTF8) -> str:
+    return "".join(block.text for block in streams.text_blocks(path, encoding))
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -85,7 +85,7 @@ def test_what_is_no_text_is_refused_with_its_line(
     monkeypatch.setattr(streams, "BLOCK_BYTES", size)
     monkeypatch.setattr(streams, "LONGEST_LINE", 50)
     (tmp_path / name).write_bytes(content)
-    reads: list[Callable[[Path], object]] = [text_of, lambda path: streams.look(path, encodings.UTF8)]
+    reads: list[Callable[[Path], object]] = [text_of, lambda path: streams.look(path, streams.UTF8)]
     for read in (
         reads if b"bbb" not in content else reads[: size == 7]
     ):  # blocks are shorter than the longest line, and those of a look are few
@@ -95,10 +95,11 @@ def test_what_is_no_text_is_refused_with_its_line(
         assert str(caught.value).startswith("source.root: ")
 
 
-def test_a_document_of_more_than_the_bound_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("four", encoding="utf-8")
-    with pytest.raises(Refusal, match=r"a\.txt: has more than 3 bytes of text, which are held in memory: divide it"):
-        streams.read_text(tmp_path / "a.txt", encodings.UTF8, 3, "divide it")
+def test_a_document_of_more_than_the_bound_is_refused_with_the_remedy() -> None:
+    blocks = [streams.TextBlock(1, "tw\n"), streams.TextBlock(2, "o")]
+    assert streams.read_text(blocks, "a.txt", 4, "divide it") == "tw\no"
+    with pytest.raises(Refusal, match=r"^a\.txt: has more than 3 characters in one document: divide it"):
+        streams.read_text(blocks, "a.txt", 3, "divide it")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
@@ -122,10 +123,10 @@ def test_a_look_at_a_large_file_has_whole_lines_of_its_beginning_middle_and_end(
 
 
 def test_only_encodings_of_files_that_python_knows_are_names() -> None:
-    assert [encodings.known(name) for name in ("GB18030", "latin-1", "utf-16-le")] == ["GB18030", "latin-1", "utf-16-le"]
+    assert [streams.known_encoding(name) for name in ("GB18030", "latin-1", "utf-16-le")] == ["GB18030", "latin-1", "utf-16-le"]
     for name in ("gbkk", "", "a\0", "base64", "undefined", "idna", "unicode_escape"):
         with pytest.raises(ValueError, match="is no encoding that Python knows: write utf-8, or for example cp1252"):
-            encodings.known(name)
+            streams.known_encoding(name)
 
 
 @pytest.mark.parametrize(("content", "count"), [(b"", 0), (b"a\nb", 2), (b"a\nb\n", 2)])

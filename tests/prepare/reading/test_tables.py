@@ -65,7 +65,7 @@ REFUSED: dict[str, tuple[str, str, tuple[str | int, ...], str]] = {
 def test_what_is_no_table_is_refused_with_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str, columns: tuple[str | int, ...], message: str
 ) -> None:
-    monkeypatch.setattr(json_rows, "MOST_BYTES", 50)
+    monkeypatch.setattr(json_rows, "MOST_CHARACTERS", 50)
     with pytest.raises(Refusal, match=message):
         read(packed(tmp_path / name, content.encode()), *columns)
 

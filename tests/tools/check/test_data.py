@@ -16,7 +16,7 @@ from torchvision import models
 from pipeline.__main__ import main
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
-from pipeline.prepare.reading import download
+from pipeline.prepare.reading import archives
 from pipeline.sources import cifar
 from pipeline.tools.check import command as check
 from pipeline.tools.check import misfits
@@ -193,6 +193,6 @@ def test_a_signal_in_a_download_leaves_nothing_half(archive: Path, monkeypatch: 
         draft.write_bytes(b"half")
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(download, "receive", receive)
+    monkeypatch.setattr(archives, "receive", receive)
     assert main(["check"]) == 128 + signal.SIGTERM
     assert not list(Path("raw").iterdir())

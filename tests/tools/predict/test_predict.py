@@ -148,7 +148,7 @@ def test_images_of_another_size_are_prepared_as_in_training(write_model: WriteMo
     write_model((8, 8, 3))
     Image.fromarray(random_images(1, (40, 30, 3))[0]).save("photograph.png")
     trained = Decoder("", 8, 3, 10**6, None).decode([Member("photograph.png", Path("photograph.png").read_bytes())])
-    np.save("trained.npy", trained.images)
+    np.save("trained.npy", trained[0])
     first, second = predict("photograph.png", "trained.npy", "--batch-size", 1).records
     assert first["top"] == second["top"]
 
@@ -188,7 +188,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_predicted(write_model: Wri
         "red\\x1b[31m\\n.png": "cannot be decoded: is not an image that Pillow can read",
         "pipe.png": "cannot be read: Is a device, a pipe or a socket",
         "empty": "has no files",
-        "loop": "loop/inner/again: is a link to one of its parent folders: remove the link",
+        "loop": "loop/inner/again: is reached twice through links, perhaps one to a parent folder: remove the link",
         "cut.tar.gz": "cannot be read as a complete tar or zip archive",
         "floats.npy": "is an array float64 of shape (8, 8, 1), but the model takes uint8 of shape (8, 8, 1)",
     }
