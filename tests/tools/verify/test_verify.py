@@ -19,6 +19,7 @@ from pipeline.evaluate.reports import recorded
 from pipeline.inference import machine, model_file, networks, tensor_file
 from pipeline.runs import find, provenance
 from pipeline.runs.mlflow.address import Address
+from pipeline.tools.verify import command
 from pipeline.train.engine import update
 from pipeline.train.params import LoopSettings
 from tests import project
@@ -304,6 +305,14 @@ def test_a_weight_that_differs_after_training_again_is_named(checkout: Path, ver
     name = sorted(tensor_file.load(MODEL)[0])[0]
     assert verify()[-1].startswith(EQUAL), "without --retrain the weights are compared only with their digest and score"
     assert re.fullmatch(rf"differs: weights: {name}: 2 of \d+ elements differ, by 0.5 at most", verify("--retrain")[-1])
+
+
+def test_tensors_of_other_forms_or_bits_differ() -> None:
+    zero, half = torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.float16)
+    assert command.difference("w", zero, half) == "w: float32 (2, 3) in the file, float16 (2, 3) in the new training"
+    assert command.difference("w", zero, None) == "w: float32 (2, 3) in the file, nothing in the new training"
+    assert command.difference("w", zero, -zero) == "w: 6 of 6 elements differ, by 0 at most"
+    assert command.difference("w", zero / 0, zero / 0) is None, "equal bits of NaN"
 
 
 BEST = {**QUICK, "train.steps": 8, "train.export_weights": "best"}
