@@ -1,6 +1,6 @@
 """Pairs of texts in tables (TSV, CSV, JSON or Parquet): a source text and the text that a model should write for it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from pipeline.core.raw_dataset import TRAIN, RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.prepare.inputs.pairs import PairSettings
-from pipeline.prepare.inputs.tokens import texts_of
+from pipeline.prepare.inputs.tokens import Texts, texts_of
 from pipeline.prepare.reading import labelled_tables, line_files
 from pipeline.prepare.reading.labelled_tables import Labelled
 from pipeline.prepare.reading.labels import TextLabels
@@ -70,7 +70,7 @@ class Settings(PairSettings):
     def open(self, *, workers: int) -> RawDataset:
         labelled = self.labelled()
         counts = {split: len(targets) for split, targets in labelled.targets.items()}
-        read, described = partial(texts_of, labelled, self.text_column, self.target_column), {"column": self.text_column}
+        read, described = partial(self.pairs, labelled), {"column": self.text_column}
         return self.dataset(read, counts, sample_keys=labelled.keys, notes=labelled.notes, described=described, workers=workers)
 
     def labelled(self) -> Labelled:
@@ -86,6 +86,9 @@ class Settings(PairSettings):
             parts = labelled_tables.of_tables(paths, self.encoding, self.target_column)
         labelled = labelled_tables.read(parts, columns, labels, self.root, skip=self.on_corrupt == "skip")
         return replace(labelled, notes=(*labelled.notes, *notes)) if notes else labelled
+
+    def pairs(self, labelled: Labelled) -> Iterator[Texts]:
+        return texts_of(labelled, self.text_column, self.target_column)
 
     def line_files(self) -> Mapping[str, Mapping[str, Path]]:
         """Return the parallel files of each split by column, if one of the columns is the source text or the target text."""

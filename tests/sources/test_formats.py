@@ -128,6 +128,7 @@ FAULTS: dict[str, tuple[str, str, dict[int, Any], str]] = {
     "no split": ("table in splits", "part", {46: "tset"}, ":46: the column part has tset, which is no split: write train, valid or test"),
     "a class that train lacks": ("texts in splits", "city", {5: "Lima"}, ":5: has the label Lima, which no row of train has: correct it"),
     "no token": ("texts", "text", {31: "\u0301"}, ":31: has a text in which the tokenizer finds no token: change it or remove the row"),
+    "no token of a target": ("pairs", "other", {31: "\u0301"}, ":31: has a text in which the tokenizer finds no token: change it or remove the row"),
 }  # fmt: skip
 
 

@@ -86,9 +86,9 @@ def rows_of_piece(text: str, separator: str, num_fields: int) -> list[Sequence[s
     """Return the rows of a piece of a CSV, which may begin within a field in quotes: [] if it has no rows of so many fields either way."""
     for beginning in (text, f'"{text}'):
         broken = list[tuple[int, str, bool]]()
-        rows = [fields for _, fields in csv_rows(beginning, 0, separator, broken) if any(fields)]
-        if all(is_over for _, _, is_over in broken) and all(len(fields) == num_fields for fields in rows[1:]):
-            return rows[beginning != text :]
+        rows = [fields for _, fields in csv_rows(beginning, 0, separator, broken) if any(fields)][1:]
+        if all(is_over for _, _, is_over in broken) and all(len(fields) == num_fields for fields in rows):
+            return rows
     return []
 
 

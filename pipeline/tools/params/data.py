@@ -257,7 +257,7 @@ def described_inputs(
         return chosen, [*lines, *quoted(settings, texts)], {"texts": tuple(measured(texts))}
     if settings.name == "text_pairs":
         blocks = [pairs for pairs in settings.pairs(settings.labelled()) if pairs.split == TRAIN]
-        return *pair_values(settings, given, [pair for pairs in blocks for pair in zip(pairs.texts, pairs.targets, strict=True)]), {}
+        return *pair_values(settings, given, [pair for pairs in blocks for pair in zip(*pairs.columns, strict=True)]), {}
     if settings.name == "table":
         dataset.fit(assigned)
         return {}, [], {"inputs": dataset.statistics.inputs()}

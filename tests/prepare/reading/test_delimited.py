@@ -122,6 +122,7 @@ def test_the_separator_is_found(text: str, rows: Rows) -> None:
 
 LOOKS = {
     "rows that pieces cut": (True, ['a,b\n1,2\n3,"cut\n', "5\n6,7\n8,9\n", '"x,y",z\n'], [["a", "b"], ["1", "2"], ["6", "7"], ["8", "9"], ["x,y", "z"]]),
+    "a piece that begins in quotes": (True, ['a,b\n1,"x"\n', 'more",4\n5,6\n"7\n8",9\n'], [["a", "b"], ["1", "x"], ["5", "6"], ["7\n8", "9"]]),
     "a packed file": (True, ['a,b\n"1\n",2\n3,"cut\n', ""], [["a", "b"], ["1\n", "2"]]),
     "a long field": (True, [f'a,b\n"{"x" * 200_000}",2\n3,"cut\n', "4,5\n"], [["a", "b"], ["x" * 200_000, "2"], ["4", "5"]]),
     "a TSV": (False, ['"\t\n1\t2\n', "3\n4\t5\n"], [['"', ""], ["1", "2"], ["4", "5"]]),
