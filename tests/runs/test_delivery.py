@@ -165,13 +165,16 @@ def test_a_damaged_line_holds_up_none_behind_it(server: FakeServer, tmp_path: Pa
     assert not is_pending(journal.folder)
 
 
-def test_system_metrics_are_sent_while_a_stage_runs(server: FakeServer, tmp_path: Path) -> None:
+def test_system_metrics_are_sent_while_a_stage_runs_but_after_its_first_metric(server: FakeServer, tmp_path: Path) -> None:
     running = Journal.create(tmp_path, stage="train", info=RunInfo())
     sample = {"kind": "metrics", "time_ms": 1, "step": 0, "values": {"system/cpu": 1.0}}
     events.Writer(running.folder / SYSTEM, end=0).append(sample)
     delivered = server.delivery(running.folder)
-    assert not delivered.catch_up()
-    assert server.accepted == ["start", "metrics"]
+    delivered.catch_up()
+    assert server.accepted == ["start"]
+    running.metrics(1, {"train/loss": 1.0})
+    delivered.catch_up()
+    assert server.accepted == ["start", "metrics", "metrics"]
     finish(running)
 
 
@@ -249,11 +252,15 @@ def test_a_mirror_looks_once_more_before_it_ends(
     assert server.accepted == ["start", "FINISHED", "reopen", "FINISHED"]
 
 
-def test_a_journal_that_fails_holds_up_no_other(server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("is_down", [True, False])
+def test_a_journal_that_fails_holds_up_no_other_while_mlflow_answers(
+    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_down: bool
+) -> None:
     folders, server.failing = [write_journal(tmp_path, tag) for tag in "ab"], {"a"}
+    server.store.is_reachable.return_value = not is_down
     monkeypatch.setattr(mirror, "Store", lambda _: server.store)
-    assert mirror.sync(without_mirror) == 1
-    assert [is_pending(folder) for folder in folders] == [True, False]
+    assert mirror.sync(without_mirror) == 1 + is_down
+    assert [is_pending(folder) for folder in folders] == [True, is_down]
 
 
 def test_a_run_becomes_a_child_of_the_run_that_its_journal_names(tracked: Tracked) -> None:

@@ -185,6 +185,31 @@ def test_a_redelivery_ends_in_exactly_the_points_of_the_journal(tracked: Tracked
         assert [point.step for point in tracked.client.get_metric_history(run_id, name)] == [*range(1, last + 1)]
 
 
+def test_a_redelivery_sends_only_the_points_that_mlflow_does_not_have(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing = tracked.begin()
+    for step in range(1, 11):
+        writing.metrics(step, {"train/loss": 1 / step, "valid/loss": float("nan")})
+    assert not tracked.deliver(writing.folder)
+    run_id = tracked.run_of(writing.folder.name).info.run_id
+    # another journal adds to the same run: its later points say nothing about those of this one
+    for step in range(11, 16):
+        writing.metrics(step, {"train/loss": 1 / step})
+    tracked.client.log_metric(run_id, "train/loss", 5.0, timestamp=2**42, step=99)
+    finish(writing)
+    (writing.folder / DELIVERED).unlink()
+    client_type, sent = type(tracked.client), []
+    log_batch = client_type.log_batch
+
+    def watched(self: object, run_id: str, metrics: tuple = (), **more: object) -> None:
+        sent.extend((point.key, point.step) for point in metrics)
+        log_batch(self, run_id, metrics=metrics, **more)
+
+    monkeypatch.setattr(client_type, "log_batch", watched)
+    assert tracked.deliver(writing.folder)
+    assert sent == [("train/loss", step) for step in range(11, 16)]
+    assert [point.step for point in tracked.client.get_metric_history(run_id, "train/loss")] == [*range(1, 16), 99]
+
+
 def test_a_model_that_fails_for_a_local_reason_is_kept_and_sent_again_with_its_step(tracked: Tracked, tmp_path: Path, monkeypatch) -> None:
     errors, steps = [OSError("a moment"), MemoryError()], []
 

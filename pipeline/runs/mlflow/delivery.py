@@ -47,6 +47,7 @@ class Delivery:
         """Read the position that is saved for the MLflow store `store` in the journal `folder`."""
         self._folder, self._store = folder, store
         self.cursor = Cursor.load(folder, store.address.key)
+        self._has_metrics = False
 
     def catch_up(self) -> bool:
         """Send all events that MLflow does not have yet. Return True if the stage has exited and MLflow has the whole run.
@@ -57,7 +58,9 @@ class Delivery:
         # Check for a writing stage before reading: otherwise events that it appends just before it exits would be missed.
         has_writer = is_written(self._folder)
         last = self._send_new(EVENTS)
-        self._send_new(SYSTEM)
+        # MLflow's comparison of runs begins with the metric that was logged first, and this should not be a system metric.
+        if self._has_metrics or not has_writer:
+            self._send_new(SYSTEM)
         if not has_writer and not self.cursor.has_ended:
             self._finish(last)
         return not has_writer and self.cursor.is_complete(self._folder)
@@ -93,6 +96,7 @@ class Delivery:
                 self.cursor.offsets[name] = last.end
             if name == EVENTS:
                 self.cursor.has_ended, self.cursor.time_ms = False, last.time_ms
+                self._has_metrics |= last.kind == "metrics"
             self._save()
             if last.kind == "start":
                 self._place()
@@ -149,6 +153,7 @@ class Sender:
 
     def __init__(self, store: Store, run_id: str, folder: Path, refused: dict[str, str]) -> None:
         self._store, self._client, self._run_id, self._folder, self._refused = store, store.client, run_id, folder, refused
+        self._present: dict[str, set[tuple[int, int, str]]] = {}
 
     def send(self, batch: list[Event]) -> None:
         """Send one event of any kind, or several consecutive events of the kind `metrics`.
@@ -254,9 +259,29 @@ class Sender:
         points = [point for event in batch for point in metrics_of(event)]
         # MLflow compares runs by the metric that was logged first.
         points.sort(key=lambda point: (not point.key.startswith("valid/"), point.key))
-        if accepted := self._accepted(points):
-            self._log("metric", accepted)
+        if absent := [point for point in self._accepted(points) if not self._is_present(point)]:
+            self._log("metric", absent)
         add_scores(self._client, self._run_id, self._accepted(points))
+
+    def _is_present(self, point: "Metric") -> bool:
+        """Return True if the run has the point. MLflow ignores a repeated point too, but takes longer to find it than to store a new one.
+
+        The history of a metric is read once, and only if its last point is not older than this one.
+        """
+        if point.timestamp > self._last_times.get(point.key, -1):
+            return False
+        if point.key not in self._present:
+            try:
+                history = self._client.get_metric_history(self._run_id, point.key)
+            except Exception:  # such as a history that takes the server too long: then all points are sent
+                history = []
+            self._present[point.key] = {identity(each) for each in history}
+        return identity(point) in self._present[point.key]
+
+    @cached_property
+    def _last_times(self) -> dict[str, int]:
+        """Return the time of the last point of each metric that the run had when this delivery began."""
+        return {metric.key: metric.timestamp for metric in self._client.get_run(self._run_id).data.to_proto().metrics}
 
     def _accepted(self, points: "list[Metric]") -> "list[Metric]":
         return [point for point in points if shown(f"metric {point.key}") not in self._refused]
@@ -304,6 +329,11 @@ def metrics_of(event: Event) -> "list[Metric]":
     from mlflow.entities import Metric
 
     return [Metric(name, rounded(float(value)), event.time_ms, event.fields["step"]) for name, value in event.fields["values"].items()]
+
+
+def identity(point: "Metric") -> tuple[int, int, str]:
+    """Return what tells a point from the others of its metric. The value is a text, because NaN differs from itself."""
+    return point.step, point.timestamp, str(point.value)
 
 
 def logged(value: Scalar) -> str:

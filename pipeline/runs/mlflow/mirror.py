@@ -142,6 +142,8 @@ def sync(environment: Environment) -> int:
                 num_left -= deliver(folder, store)
             except Exception as error:  # whatever MLflow raises; the next delivery begins at the saved position
                 store.address.say(f"{folder.name}: not delivered: {failure(error)}", failed=True)
+                if not store.is_reachable():
+                    break
     return num_left
 
 

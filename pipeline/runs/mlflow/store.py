@@ -85,6 +85,14 @@ class Store:
         except Exception as error:  # whatever MLflow and each kind of artifact store raise
             raise Refusal(f"{shown(name)}: {problem} ({self.address.redacted(reason(error))}){remedy}") from None
 
+    def is_reachable(self) -> bool:
+        """Return True if the store answers a request."""
+        try:
+            self.client.search_experiments(max_results=1)
+        except Exception:  # whatever MLflow raises
+            return False
+        return True
+
     def run_for(self, journal: str, start: Mapping[str, Any], known: str | None) -> "Run":
         """Return the MLflow run for the journal called `journal`. `start` has the fields of the journal's first event.
 

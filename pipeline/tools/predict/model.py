@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -182,7 +183,7 @@ class LoadedModel:
         `rows` are stored samples, the form in which `prepare` stores inputs. Raises Refusal if the batch does not fit in memory.
         """
         inputs = self.reader.batch(rows).inputs.to(self.device)
-        with torch_errors.with_remedies(size="batch size"):
+        with torch_errors.with_remedies(size="batch size"), tf32_allowed():
             if self.writes:
                 return cast("NDArray[Any]", self.task.write(self.network, inputs, self.spec.inputs, beam=beam))
             ((outputs, _),) = networks.predict(self.network, [(Batch(inputs), len(rows))], precision=self.precision, device=self.device)
@@ -230,3 +231,15 @@ def precision_on(device: torch.device, trained: ChosenPrecision) -> ChosenPrecis
         if not uses_autocast:
             raise
         return "fp32"
+
+
+@contextmanager
+def tf32_allowed() -> Iterator[None]:
+    """Within this context, allow TF32 on GPUs, as training and evaluation do. Afterwards, restore the settings for the caller's own code."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    try:
+        matmul.allow_tf32 = cudnn.allow_tf32 = True
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
