@@ -84,6 +84,7 @@ class Run:
                 mirror.wait_for_start(self._mirror, self.folder, self._environment)
             if status == "FAILED" or not is_followed:
                 mirror.wait(self._environment, self.folder)
+                mirror.stop(self._mirror)
                 mirror.report(self.folder, self._environment)
 
     def _write(self, write: Callable[[Journal], None]) -> None:

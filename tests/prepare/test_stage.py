@@ -209,7 +209,8 @@ def test_processes_write_the_bytes_of_one_thread_and_leave_out_the_same_corrupt_
 
 
 def decoding_processes():
-    return [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+    alive = (child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE)
+    return [child for child in alive if "spawn_main" in " ".join(child.cmdline())]
 
 
 def kill_processes(*_):

@@ -165,6 +165,18 @@ def test_the_wait_for_a_mirror_ends_at_its_limit_or_with_the_mirror_or_the_deliv
         assert waited_s(60) < 30
 
 
+def test_a_stage_leaves_no_mirror_and_does_not_wait_for_one_that_no_signal_ends(
+    without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = MagicMock(subprocess.Popen, poll=MagicMock(return_value=None))
+    hanging.wait.side_effect = subprocess.TimeoutExpired("mirror", 5)
+    monkeypatch.setattr(mirror, "start", lambda *_: hanging)
+    environment = without_mirror.model_copy(update={"tracking_mirror": True, "tracking_wait_s": 0.0})
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()):
+        pass
+    hanging.kill.assert_called_once()
+
+
 def test_broken_tracking_is_reported_once_and_stops_nothing(without_mirror: Environment, tmp_path: Path, capsys) -> None:
     (tmp_path / ".pipeline").write_text("a file where a folder should be")
     with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:

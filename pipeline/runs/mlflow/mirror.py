@@ -28,7 +28,7 @@ from pipeline.runs.utilization import Sampler
 START_AFTER_S = 30.0
 EVALUATED_WITHIN_S = 30.0
 DELIVER_EVERY_S, LONGEST_PAUSE_S = 1.0, 15.0  # each delivery calls fsync, so at most one per second
-POLL_S = 0.1
+POLL_S, KILLED_WAIT_S = 0.1, 5.0
 STARTED: "list[subprocess.Popen[bytes]]" = []
 """Refers to the mirror processes of this stage, because Python warns if a process still runs when the last reference to it is gone."""
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -85,6 +85,14 @@ def wait(environment: Environment, *folders: Path) -> None:
     for folder in folders or journal.journals(environment.root):
         with contextlib.suppress(OSError):  # a journal of another user, or one that is being deleted
             poll(partial(is_idle, folder), end_s - time.monotonic())
+
+
+def stop(process: "subprocess.Popen[bytes] | None") -> None:
+    """Kill the mirror that this stage has started, if it still runs. This is safe at any time: the next delivery begins at the saved position."""
+    if process and process.poll() is None:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process can hang in the kernel, such as on a dead network file system
+            process.wait(KILLED_WAIT_S)
 
 
 def is_idle(folder: Path) -> bool:
