@@ -17,6 +17,7 @@ from pipeline.prepare.reading import streams
 from pipeline.prepare.reading.archives import Folder
 from pipeline.prepare.reading.class_folders import visible_parts
 from pipeline.prepare.reading.streams import UTF8, Encoding
+from pipeline.prepare.reading.tables import is_document
 
 
 class Settings(CorpusSettings):
@@ -32,7 +33,8 @@ class Settings(CorpusSettings):
     """Which files of a folder are read: a pattern for their paths in it, such as `*.txt` or `novels/*`. `*` matches `/` too."""
     divide: Literal["position", "files", "splits"]
     """How the text is divided. `position`: train is its beginning, then valid, then test. `files`: each file belongs to one split, chosen by
-    the SHA-256 of its path. `splits`: each file belongs to the split that a word in its path means, such as `wiki.train.tokens`."""
+    the SHA-256 of its path. `splits`: each file belongs to the split that a word in its path means, such as `wiki.train.tokens`;
+    a README or license belongs to none."""
     encoding: Encoding
     """The encoding of the files, by its name for Python, such as `utf-8` or `gbk`. A byte order mark counts more."""
 
@@ -54,6 +56,8 @@ class Settings(CorpusSettings):
         if not documents:
             problem = f"{self.root} has no file with text whose path matches `{shown(self.pattern)}`"
             raise Refusal(f"source.pattern: {problem}: change source.pattern, or add files")
+        if self.divide == "splits":  # a README belongs to none
+            documents = [document for document in documents if not is_document(document.name)]
         ways = {"position": corpus.divide_by_position, "files": corpus.divide_by_name, "splits": corpus.divide_by_split}
         return self.dataset(ways[self.divide](documents, valid=self.valid, test=self.test), workers=workers)
 

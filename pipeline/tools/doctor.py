@@ -177,9 +177,10 @@ def tracking(environment: Environment) -> Finding:
     """Ask the MLflow server or database for an experiment, by MLflow's client. No training depends on it."""
     if not environment.tracking:
         return ok("off (PIPELINE_TRACKING)")
-    if environment.mlflow_tracking_uri is None and not (environment.root / "mlflow.db").exists():  # else MLflow would create it
-        return ok(f"{environment.root / 'mlflow.db'}, which the first run will make")
     store = Store(environment)
+    scheme, _, path = store.address.for_mlflow.partition(":///")
+    if scheme.startswith("sqlite") and path and not Path(path.partition("?")[0]).exists():  # else MLflow would create it
+        return ok(f"{store.address.shown}, which the first run will make")
     try:
         store.client.search_experiments(max_results=1)
     except Exception as error:  # whatever MLflow raises

@@ -137,7 +137,7 @@ VERBS = {
         value("--length", "the largest number of tokens to generate (default: %(default)s)", type=int, default=256),
     ),
     "export": verb(
-        "write a model for ONNX Runtime, PyTorch or C++, and compare its outputs with those of the model",
+        "write a model for ONNX Runtime or PyTorch, and compare its outputs with those of the model",
         "export.command:run",
         MODEL,
         value("--format", "ONNX, or a program of torch.export", required=True, choices=("onnx", "pt2")),

@@ -1,5 +1,6 @@
 """Turns texts, the lines of text files and the fields of tables into stored samples, to use a model with nothing but its model file."""
 
+import codecs
 import re
 from collections.abc import Iterator, Sequence
 from io import BufferedReader, TextIOWrapper
@@ -44,7 +45,7 @@ class Reader:
         LONGEST_FIELD characters.
         """
         start = stream.peek()
-        encoding = streams.marked(start) or self.encoding
+        encoding = streams.marked(start) or streams.WITHOUT_MARK.get(codecs.lookup(self.encoding).name, self.encoding)
         if self.inputs.whole_files:
             yield name, self.line(text_of(stream.read(MOST_BYTES), encoding), name)
             return

@@ -263,7 +263,8 @@ def look(path: Path, encoding: str) -> list[TextBlock]:
         if len(start) <= 3 * LOOKED_AT_BYTES:
             found = list(decoded_blocks(io.BytesIO(start), encoding, place))
         else:
-            found = [next(decoded_blocks(io.BytesIO(start), encoding, place, LOOKED_AT_BYTES)), TextBlock(0, "")]
+            with readable(path) as beginning:  # anew: `start` may end within a character
+                found = [next(decoded_blocks(beginning, encoding, place, LOOKED_AT_BYTES)), TextBlock(0, "")]
             can_seek = is_file and path.suffix.lower() not in PACKED and "\n".encode(codec) == b"\n"  # else no end of a line can be found
             size_bytes = untrusted.size_bytes(path) if can_seek else 0
             for at in (size_bytes // 2, size_bytes - LOOKED_AT_BYTES) if can_seek else ():

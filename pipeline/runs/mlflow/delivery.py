@@ -206,8 +206,9 @@ class Sender:
                 raise
             if what not in self._refused:
                 reason = self._store.address.redacted(failure(error))[:LONGEST_REASON]
+                reasons = {**self._refused, what: reason}
+                self._client.set_tag(self._run_id, REFUSED, "; ".join(map(": ".join, reasons.items()))[:LONGEST_TAG])
                 self._refused[what] = reason
-                self._client.set_tag(self._run_id, REFUSED, "; ".join(map(": ".join, self._refused.items()))[:LONGEST_TAG])
                 self._store.address.say(f"{self._folder.name}: {what} is left out: {reason}")
 
     def _log(self, kind: str, items: list[Any]) -> None:
@@ -256,7 +257,9 @@ class Sender:
     def _log_points(self, batch: list[Event]) -> None:
         from pipeline.runs.mlflow.saved_model import add_scores  # late: it imports numpy
 
-        points = [point for event in batch for point in metrics_of(event)]
+        points: list[Metric] = []
+        for event in batch:
+            self._or_leave_out(f"metrics of step {event.fields['step']}", partial(lambda each: points.extend(metrics_of(each)), event))
         # MLflow compares runs by the metric that was logged first.
         points.sort(key=lambda point: (not point.key.startswith("valid/"), point.key))
         if absent := [point for point in self._accepted(points) if not self._is_present(point)]:

@@ -307,7 +307,8 @@ def absent_classes(dataset: RawDataset, assigned: NDArray[np.str_]) -> list[str]
 def describe_corpus(values: Mapping[str, Any]) -> Finding:
     settings = params_of(values).source
     with looking() as seen:
-        documents = list(SOURCES.module("text").read(settings.root, values.get("pattern", "*"), encoding_of(values)))
+        found = SOURCES.module("text").read(settings.root, values.get("pattern", "*"), encoding_of(values))
+        documents = [document for document in found if values.get("divide") != "splits" or not is_document(document.name)]
         texts = ["".join(document.read()) for document in documents]
     num_characters = round(sum(map(len, texts)) / seen.share())
     if not num_characters:

@@ -19,7 +19,7 @@ from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.inputs.image_files import ImageFileSettings
 from pipeline.prepare.reading import archives, class_folders, tables
-from pipeline.prepare.reading.class_folders import ClassFolders, split_in, split_of_folder, visible_parts
+from pipeline.prepare.reading.class_folders import ClassFolders, split_in, split_of_folder, splits_among, visible_parts
 from pipeline.prepare.reading.images import is_deep, white_point
 from pipeline.prepare.reading.listed_images import images_by_stem
 from pipeline.prepare.reading.tables import find_tables, visible_files
@@ -71,8 +71,10 @@ def refuse_one_folder(root: Path) -> None:
 def refuse_uneven(root: Path, layout: ClassFolders) -> None:
     """Raise Question if some class folders have files, and others only several folders, which may be the classes."""
     inside, places = defaultdict[str, set[str]](set), dict[str, str]()
-    for folders in (visible_parts(sample.name)[:-1] for sample in layout.samples):
-        is_split = len(folders) > layout.outer + 1 and split_of_folder(folders[layout.outer]) in layout.targets
+    every = [visible_parts(sample.name)[:-1] for sample in layout.samples]
+    splits = splits_among({folders[layout.outer] for folders in every})
+    for folders in every:
+        is_split = len(folders) > layout.outer + 1 and splits.get(folders[layout.outer]) in layout.targets
         depth = layout.outer + is_split
         inside[folders[depth]].add("/".join(folders[depth + 1 : depth + 2]))
         places.setdefault(folders[depth], "/".join(folders[: depth + 1]))

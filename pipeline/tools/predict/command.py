@@ -149,6 +149,8 @@ def tables_of(scored: "Iterable[tuple[Chunk, NDArray[Any]]]", predictor: "Predic
     for chunk, outputs in scored:
         made = {"input": [storable(name) for name in chunk.names], **predictor.columns(outputs)}
         columns = {f"predicted {title}" if title in chunk.kept else title: column for title, column in made.items()}
+        if taken := columns.keys() & chunk.kept.keys():
+            raise Refusal(f"--keep: {shown(min(taken), 60)} is the title of another column of the output: rename it in the table")
         try:
             held.append(pa.table({**columns, **chunk.kept}, schema=schema))
         except (pa.ArrowInvalid, pa.ArrowTypeError):

@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -113,17 +113,15 @@ class RawInputs:
         The name decides that a file is a table, and the first bytes what any other file is. If they cannot be read, reading the file later
         raises the error that says why.
         """
-        plain = "lines" if isinstance(self.reader, LineReader) else "file"
-        if path == STREAM:
-            return plain
-        if path.is_dir():
-            return "tree"
-        if tables.suffix_of(path):
-            return "table"
-        if not path.is_file() or not os.access(path, os.R_OK):  # a pipe or a device, from which reading might never end, too
-            return plain
-        with path.open("rb") as file:
-            start = file.read(TAR_MARK.stop)
+        plain, start = "lines" if isinstance(self.reader, LineReader) else "file", b""
+        with suppress(OSError, ValueError):  # such as a name that is too long
+            if path.is_dir():
+                return "tree"
+            if tables.suffix_of(path):
+                return "table"
+            if path != STREAM and path.is_file() and os.access(path, os.R_OK):  # from a pipe or a device, reading might never end
+                with path.open("rb") as file:
+                    start = file.read(TAR_MARK.stop)
         if start.startswith(NUMPY_START):
             return "array"
         return "tree" if start.startswith((*ZIP_STARTS, *archives.DECOMPRESSORS)) or start[TAR_MARK] == b"ustar" else plain
@@ -198,6 +196,9 @@ class RawInputs:
         if not in_tables and not alone:
             raise Refusal("has no files that this model reads")
         for each in in_tables:
+            if not is_folder and tables.suffix_of(Path(each)) == parquet.SUFFIX:
+                yield prefix + each, Refusal("is a Parquet file in an archive, which is read only from a folder: unpack the archive")
+                continue
             yield from without_failure(prefix + each, path / each, partial(self.table, prefix + each, path / each))
         with tree.contents(alone) as members:
             yield from self.files((prefix + member.name, member) for member in members)

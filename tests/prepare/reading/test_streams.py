@@ -111,6 +111,8 @@ def test_a_look_at_a_large_file_has_whole_lines_of_its_beginning_middle_and_end(
     assert streams.look(path, encoding) == [streams.TextBlock(1, "".join(lines))]
     monkeypatch.setattr(streams, "LOOKED_AT_BYTES", 100)
     monkeypatch.setattr(streams, "BLOCK_BYTES", 200)
+    one_line = packed(tmp_path / "b.txt", ("\u00e9" * 400).encode(encoding))
+    assert streams.look(one_line, encoding)[0].text.startswith("\u00e9\u00e9")
     first, *others = streams.look(path, encoding)
     assert (first.line, first.text.startswith(lines[0])) == (1, True)
     if encoding == "utf-16":

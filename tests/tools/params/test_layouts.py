@@ -424,7 +424,8 @@ LAYOUTS: dict[str, Files] = {
         "x_train.npy": b"",
     },
     "`a.txt`, `b/c.txt`": {"a.txt": LINES, "b/c.txt": LINES},
-    "`wiki.train.tokens`, `wiki.valid.tokens`": {f"wiki.{split}.tokens": CORPUS for split in ("train", "valid")},
+    "`wiki.train.tokens`, `wiki.valid.tokens`, `README.md`": {f"wiki.{split}.tokens": CORPUS for split in ("train", "valid")}
+    | {"README.md": b"about"},
 }
 
 

@@ -10,8 +10,11 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
@@ -20,6 +23,7 @@ from scipy.special import softmax
 
 from pipeline.__main__ import main
 from pipeline.core.prepared import Split
+from pipeline.core.refusal import Refusal
 from pipeline.evaluate.reports.metrics import Predictions
 from pipeline.inference import model_file, networks, tensor_file
 from pipeline.inference.batches import loader
@@ -29,8 +33,9 @@ from pipeline.prepare.reading.file_tree import Member
 from pipeline.prepare.reading.images import Decoder
 from pipeline.tasks.classification.predict import Prediction
 from pipeline.tools.predict import command
-from pipeline.tools.predict.command import TABLE_ROWS, print_table
+from pipeline.tools.predict.command import TABLE_ROWS, print_table, tables_of
 from pipeline.tools.predict.model import load_model
+from pipeline.tools.predict.protocols import Chunk
 from tests.tools.predict.conftest import CLASSES, Predict, Shape
 
 WriteModel = Callable[..., Path]
@@ -312,3 +317,12 @@ def test_progress_is_shown_on_a_terminal_while_a_file_is_written(write_model: Wr
     monkeypatch.setattr(sys, "stderr", terminal)
     assert main(["predict", "model.safetensors", "images", "--output", "x.csv"]) == 0
     assert "inputs" in terminal.shown
+
+
+def test_a_kept_column_replaces_no_prediction() -> None:
+    kept = {title: pa.array(["x"]) for title in ("class", "predicted class")}
+    predictor: Any = SimpleNamespace(columns=lambda _: {"class": ["y"]})
+    chunk = Chunk(["a"], [None], {"class": kept["class"]})
+    assert next(tables_of([(chunk, np.zeros(1))], predictor)).to_pydict() == {"input": ["a"], "predicted class": ["y"], "class": ["x"]}
+    with pytest.raises(Refusal, match="--keep: predicted class is the title of another column of the output: rename it in the table"):
+        next(tables_of([(chunk._replace(kept=kept), np.zeros(1))], predictor))

@@ -97,6 +97,8 @@ def test_a_line_that_is_no_text_is_named_and_the_others_are_predicted(text_model
         "error: absent.txt: there is no such file; a text itself is piped to the input `-`, or in Python passed as a str",
         "note: 1 text has more than the 12 tokens that the model reads, and the rest was left out: first mixed.txt:6",
     ]
+    [of_text] = predict("the cat " * 40).errors
+    assert of_text.endswith(": there is no such file; a text itself is piped to the input `-`, or in Python passed as a str")
 
 
 def test_the_rows_of_a_table_are_texts_and_its_header_and_labels_are_not(text_model: Path, predict: Predict) -> None:
@@ -124,6 +126,7 @@ def test_texts_in_another_encoding_are_read_by_its_name_or_their_byte_order_mark
     Path("marked.txt").write_text(content, encoding="utf-16")
     Path("b.txt").write_text(content, encoding="cp1252")
     Path("wide.txt").write_text(content, encoding="utf-16-be")
+    Path("unmarked.txt").write_text(content, encoding="utf-16-le")
     [expected, *others] = [
         [record["top"] for record in predict(*words).records]
         for words in (
@@ -131,10 +134,11 @@ def test_texts_in_another_encoding_are_read_by_its_name_or_their_byte_order_mark
             ["marked.txt"],
             ["--encoding", "cp1252", "b.txt"],
             ["--encoding", "utf-16-be", "wide.txt"],
+            ["--encoding", "utf-16", "unmarked.txt"],
             ["--encoding", "cp1252", "--column", "text", "a.csv"],
         )
     ]
-    assert others == [expected] * 4
+    assert others == [expected] * 5
     assert "name its encoding by `--encoding cp1252` for" in predict("--column", "text", "a.csv").errors[0]
     assert "is no encoding that Python knows: write utf-8" in predict("--encoding", "cp", "a.txt").errors[0]
 
