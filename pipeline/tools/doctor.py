@@ -180,7 +180,7 @@ def tracking(environment: Environment) -> Finding:
     store = Store(environment)
     scheme, _, path = store.address.for_mlflow.partition(":///")
     if scheme.startswith("sqlite") and path and not Path(path.partition("?")[0]).exists():  # else MLflow would create it
-        return ok(f"{store.address.shown}, which the first run will make")
+        return ok(f"{path.partition('?')[0]}, which the first run will make")
     try:
         store.client.search_experiments(max_results=1)
     except Exception as error:  # whatever MLflow raises

@@ -191,7 +191,10 @@ def test_metrics_are_sent_together_and_everything_else_alone() -> None:
     assert sizes == [1, delivery.EVENTS_AT_ONCE, 1, 1, 1, 1]
 
 
-def test_a_mirror_tries_again_while_the_stage_runs_and_once_after_it(server, follow: Follow, tmp_path: Path, capsys) -> None:
+def test_a_mirror_tries_again_while_the_stage_runs_and_for_a_moment_after_it(
+    server: FakeServer, follow: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr(mirror, "LAST_ATTEMPTS_S", 0.0)
     journal, attempts = Journal.create(tmp_path, stage="train", info=RunInfo()), []
 
     def run_for(*_: object) -> None:
@@ -204,6 +207,21 @@ def test_a_mirror_tries_again_while_the_stage_runs_and_once_after_it(server, fol
     assert follow(journal.folder) == 1
     assert len(attempts) == 6
     assert capsys.readouterr().err.splitlines() == [f"tracking: delivery attempt {n} failed: TimeoutError: no answer" for n in (1, 2, 4)]
+
+
+def test_a_stage_that_adds_to_the_journal_for_a_moment_does_not_end_the_mirror_on_which_it_relies(
+    follow: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, finish_run, busy = write_journal(tmp_path, "a"), Delivery._finish, [BlockingIOError("a stage has the journal open")]
+
+    def finish_when_free(delivery: Delivery, last: events.Event | None) -> None:
+        if busy:
+            raise busy.pop()
+        finish_run(delivery, last)
+
+    monkeypatch.setattr(Delivery, "_finish", finish_when_free)
+    assert follow(folder) == 0
+    assert not is_pending(folder)
 
 
 @pytest.mark.parametrize("is_running", [True, False])

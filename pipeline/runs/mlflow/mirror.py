@@ -6,6 +6,7 @@ A stage starts the mirror process, `python -m pipeline sync --follow JOURNAL`. W
 
 import contextlib
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -27,6 +28,8 @@ from pipeline.runs.utilization import Sampler
 
 START_AFTER_S = 30.0
 EVALUATED_WITHIN_S = 30.0
+LAST_ATTEMPTS_S = 3.0
+"""After the end of a stage, attempts begin within this time: a stage that adds to the journal for a moment, such as `evaluate`, ends a delivery."""
 DELIVER_EVERY_S, LONGEST_PAUSE_S = 1.0, 15.0  # each delivery calls fsync, so at most one per second
 POLL_S, KILLED_WAIT_S = 0.1, 5.0
 STARTED: "list[subprocess.Popen[bytes]]" = []
@@ -192,7 +195,7 @@ def deliver_stages(folder: Path, store: Store, evaluated_within_s: float) -> boo
     """Send a journal until the stage has exited and MLflow has all events, and record system metrics as long as the stage runs.
 
     Then wait `evaluated_within_s` seconds for another stage, or the same one resumed, to add to the journal, and do the same for it. While a
-    stage runs, a delivery that fails is tried again. Return False if the delivery after the end of a stage fails.
+    stage runs, and for LAST_ATTEMPTS_S after its end, a delivery that fails is tried again. Return False if the last attempt fails.
     """
     delivery, num_failures, pause_s = Delivery(folder, store), 0, START_AFTER_S
 
@@ -202,11 +205,12 @@ def deliver_stages(folder: Path, store: Store, evaluated_within_s: float) -> boo
     while True:
         sampler = Sampler(folder)
         sampler.start()
-        is_over = False
+        is_over, end_s = False, math.inf
         while not is_over:
             is_over = poll(lambda: not journal.is_written(folder), pause_s)
-            if is_over:
+            if is_over and end_s == math.inf:
                 sampler.stop()
+                end_s = time.monotonic() + LAST_ATTEMPTS_S
             try:
                 delivery.catch_up()
                 num_failures = 0
@@ -214,9 +218,11 @@ def deliver_stages(folder: Path, store: Store, evaluated_within_s: float) -> boo
                 num_failures += 1
                 if num_failures & (num_failures - 1) == 0:  # the 1st, 2nd, 4th, ...: a server that is down for days must not fill the disk
                     store.address.say(f"delivery attempt {num_failures} failed: {failure(error)}", failed=True)
-                if is_over and not journal.is_written(folder):
+                if time.monotonic() > end_s and not journal.is_written(folder):
                     return False
                 delivery = Delivery(folder, store)  # look up the run again: it may have been deleted
+                if is_over:
+                    is_over = poll(lambda: journal.is_written(folder), DELIVER_EVERY_S)
             pause_s = min(DELIVER_EVERY_S * 2**num_failures, LONGEST_PAUSE_S)
         is_evaluated = [fields["stage"] for fields in Record(folder).begun][-1:] == [EVALUATE]
         if not has_more() and (is_evaluated or not poll(has_more, evaluated_within_s)):
