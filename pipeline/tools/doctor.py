@@ -36,7 +36,7 @@ INSTALL = "`rm -f .venv/.locked; make setup`, then `source .venv/bin/activate`, 
 
 
 class Finding(NamedTuple):
-    """What a check has found. The status is `problem` if a training would fail.
+    """Holds what a check has found. The status is `problem` if a training would fail.
 
     `remedy` says what to do, with commands in backticks; "" if there is nothing to do.
     """

@@ -24,7 +24,7 @@ Row = NDArray[np.int32]
 MOST_BYTES = 256 * 2**20
 """Upper bound for a file that is one text."""
 INVALID = re.compile("[\udc80-\udcff]")
-"""What Python's error handler `surrogateescape` makes of bytes that are not valid."""
+"""Matches what Python's error handler `surrogateescape` makes of bytes that are not valid."""
 
 
 class Reader:

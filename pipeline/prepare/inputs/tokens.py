@@ -28,7 +28,7 @@ MOST_TEXTS, MOST_CHARACTERS = 1000, 20_000
 MOST = 0.98
 """The share of texts that should not be truncated."""
 BLOCK_TEXTS, MANY_TEXTS = 4096, 100_000
-"""So many texts are read at once, and so many are tokenized in several processes, which take a second to start."""
+"""BLOCK_TEXTS texts are read at once. From MANY_TEXTS on, several processes tokenize them, which take a second to start."""
 LONG = 20
 """A text of so many characters beside white space is more than one word."""
 MOST_UNKNOWN, MOST_MISSING = 0.5, 0.7

@@ -1,4 +1,4 @@
-"""What names say: several spellings of one class, which folders and files are splits, and the classes and splits of files in folders by class."""
+"""Reads names: several spellings become one class, folders and files are found to be splits, and files in folders by class get their class."""
 
 import re
 from collections import Counter

@@ -69,7 +69,7 @@ def run(*, trace: str | None, speedup: bool) -> None:
 
 
 class Traced(NamedTuple):
-    """What a step does under the profiler, in seconds: waits for data, computes, receives data from the host (a GPU alone), and in all."""
+    """Holds what a step does under the profiler, in seconds: waits for data, computes, receives data from the host (a GPU alone), and in all."""
 
     waiting_s: float
     computing_s: float
