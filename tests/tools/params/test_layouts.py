@@ -123,7 +123,7 @@ CLASSES = b"".join(f"{number % 2}\n".encode() for number in NUMBERS)
 TRAIN_TEST = {"train.csv": listing(), "test.csv": listing(range(4)), **images()}
 LAYOUTS: dict[str, Files] = {
     "`cat/1.png`, `cat/tabby/2.png`, `dog/3.png`": by_class("cat", "dog") | by_class("cat/tabby"),
-    "`Training/cat/1.png`, `Testing/cat/2.png`": by_class("Training/cat", "Training/dog", "Testing/cat", "Testing/dog"),
+    "`Training/cat/1.png`, `Testing2/cat/2.png`": by_class("Training/cat", "Training/dog", "Testing2/cat", "Testing2/dog"),
     "`train/cat/1.png`, `test/2.png`": by_class("train/cat", "train/dog", "test"),
     "`training_set/cat/1.png`, `test_set/cat/2.png`, `single_prediction/3.png`": by_class(
         *(f"{part}_set/{name}" for part in ("training", "test") for name in LABELS), "single_prediction"
