@@ -99,6 +99,13 @@ def test_files_belong_to_the_splits_that_their_names_mean():
         divide_by_split([*named, Document.of("b.txt", "x")], valid=0.25, test=0.2)
 
 
+def test_a_readme_belongs_to_no_split(tmp_path):
+    for name in ("wiki.train.txt", "wiki.valid.txt", "wiki.test.txt", "README.txt"):
+        write(tmp_path / "data" / name, "ab" * 40)
+    prepared = run(tmp_path / "data", tmp_path, divide="splits")
+    assert list(prepared.splits) == ["train", "valid", "test"]
+
+
 def test_files_are_assigned_whole_by_their_names():
     documents = [Document.of(f"{number}.txt", "x" * (50 + number)) for number in range(100)]
     divided = {split: [part.document for part in parts] for split, parts in divide_by_name(documents, valid=0.1, test=0.2).items()}
