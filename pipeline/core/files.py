@@ -161,10 +161,10 @@ def members(folder: Path) -> Iterable[Path]:
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold an exclusive flock on `path` during the block of this context manager. Yield True if this process got the lock.
+def locked(path: Path, *, wait: bool, shared: bool = False) -> Iterator[bool]:
+    """Hold a flock on `path`, exclusive unless `shared`, during the block of this context manager. Yield True if this process got the lock.
 
-    If another process holds the lock, wait until it is free or, if `wait` is False, yield False at once. The kernel releases the lock when
+    If another process holds a lock that excludes this one, wait until it is free or, if `wait` is False, yield False at once. The kernel releases the lock when
     the process ends. The process that holds the lock may unlink the file; a process that waited for it then creates and locks a new file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
             is_free = True
             try:
                 with naming(path):
-                    fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 is_free = False
             # yield after the `except` block: inside it, an error of the caller would seem to follow from this one

@@ -121,14 +121,15 @@ def is_locked(path: Path) -> bool:
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
+def exclusive(folder: Path, *, shared: bool = False) -> Iterator[None]:
     """Hold the journal's lock in the block, so that no other process can write the journal or remove its files.
 
-    If the lock is taken, wait up to a second, because another process that calls `is_written` holds it for a moment. Raises BlockingIOError
-    if it is still taken then.
+    If `shared` is True, `is_written` stays False meanwhile: whoever cleans up after a stage is not taken for a stage. If the lock is taken,
+    wait up to a second, because another process that calls `is_written` holds it for a moment. Raises BlockingIOError if it is still taken
+    then.
     """
     for _ in range(LOCK_ATTEMPTS):
-        with files.locked(folder / WRITER_LOCK, wait=False) as taken:
+        with files.locked(folder / WRITER_LOCK, wait=False, shared=shared) as taken:
             if taken:
                 yield
                 return

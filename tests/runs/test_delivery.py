@@ -15,7 +15,7 @@ from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.runs import events
 from pipeline.runs.events import EVENTS, SYSTEM, Cursor, is_pending
-from pipeline.runs.journal import COPIES, MIRROR_LOCK, MODEL, Journal, RunInfo
+from pipeline.runs.journal import COPIES, MIRROR_LOCK, MODEL, Journal, RunInfo, is_written
 from pipeline.runs.mlflow import comparison_view, delivery, mirror
 from pipeline.runs.mlflow.address import Address
 from pipeline.runs.mlflow.delivery import Delivery
@@ -222,6 +222,20 @@ def test_a_stage_that_adds_to_the_journal_for_a_moment_does_not_end_the_mirror_o
     monkeypatch.setattr(Delivery, "_finish", finish_when_free)
     assert follow(folder) == 0
     assert not is_pending(folder)
+
+
+def test_a_finished_delivery_keeps_stages_off_the_journal_and_is_not_taken_for_one(server: FakeServer, tmp_path: Path, monkeypatch) -> None:
+    folder, removed = write_journal(tmp_path), []
+
+    def remove(copies: Path, **_: bool) -> None:
+        removed.append(copies)
+        assert not is_written(folder)
+        with pytest.raises(BlockingIOError):
+            Journal.reopen(folder, stage="evaluate", info=RunInfo())
+
+    monkeypatch.setattr(delivery.shutil, "rmtree", remove)
+    assert server.delivery(folder).catch_up()
+    assert removed == [folder / COPIES]
 
 
 @pytest.mark.parametrize("is_running", [True, False])

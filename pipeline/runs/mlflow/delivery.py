@@ -113,7 +113,7 @@ class Delivery:
             last = Event(self.cursor.offsets[EVENTS], {"kind": "end", "time_ms": self.cursor.time_ms, "status": "KILLED"})
             self._sender.send([last])
         self._place()
-        with exclusive(self._folder):
+        with exclusive(self._folder, shared=True):  # `mirror.wait` waits no longer for a journal that a stage writes
             if events.has_more(self._folder / EVENTS, last.end):
                 return
             (self._folder / MODEL).unlink(missing_ok=True)
