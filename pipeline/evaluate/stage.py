@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pipeline.core import files, identity, untrusted
+from pipeline.core import files, untrusted
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.observer import Observer
 from pipeline.core.prepared import Prepared, Split, sample_keys
@@ -73,9 +73,8 @@ class Evaluator(Receiver, Protocol):
 def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, observer: Observer, refuse_changes: RefuseChanges) -> None:
     """Score the model file on the test split, write metrics, tables, figures and predictions, and tell the observer.
 
-    `refuse_changes` is called before the results are written, and again at
-    the end. Raises Refusal if the model file, the prepared data or the training
-    history is missing or damaged. Raises Refusal if the model does not fit the prepared data (see `refuse_other_data`), and for the reasons
+    `refuse_changes` is called before the results are written, and again at the end. Raises Refusal if the model file, the prepared data or
+    the training history is missing or damaged, if the model does not fit the prepared data (see `refuse_other_data`), and for the reasons
     that `judge` lists.
     """
     machine = Machine.set_up(environment)
@@ -96,7 +95,6 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
 
     split = prepared.split(TEST)
     keys = sample_keys(paths.prepared, TEST, len(split))
-    origin = origin_of(files.digest(paths.model), manifest, prepared, machine, params, paths)
     evaluator, scores = judge(model, manifest, prepared, machine, params)
     refuse_changes(reads_the_same)
     paths.predictions.unlink(missing_ok=True)
@@ -107,19 +105,11 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
         found = columns.importances(prepared.spec.inputs, split, partial(mean_loss, model, manifest, prepared.spec, machine, params))
         recorded.write(paths.evaluation_plots / columns.FILE, columns.HEADER, found)
     # Last: without this table, `report` refuses the others, because the evaluation was killed.
-    recorded.write_predictions(paths.predictions, recorded.predictions_table(evaluator.sample_scores(), keys), origin=origin)
+    recorded.write_predictions(paths.predictions, recorded.predictions_table(evaluator.sample_scores(), keys))
     observer.evaluation_ends(manifest, scores)
     refuse_changes(reads_the_same)  # again: the end of the run may have waited minutes for MLflow
     if not environment.summary_follows:
         print(recorded.result_line(scores), flush=True)
-
-
-def origin_of(digest: str, manifest: Manifest, prepared: Prepared, machine: Machine, params: EvaluateParams, paths: Paths) -> str:
-    """Return a digest of all that decides the predictions of the model file with the SHA-256 `digest` for `prepared`: also code and machine."""
-    names = {"model": {"name": manifest.inference.model.name}, "evaluate": {"name": manifest.spec.targets.kind}}
-    code = identity.dependencies("evaluate", names, paths.top)
-    decisive = (digest, prepared.digest, identity.code_digest(code, paths.top), files.digest(paths.lock), machine.fingerprint())
-    return files.digest_of([*decisive, params.evaluate.batch_size])
 
 
 def judge(
@@ -129,9 +119,8 @@ def judge(
 
     `machine` is this machine and the device on which the model is scored. With `evaluate.test_time_augmentation`, the logits of several
     views of each image are averaged, and their accuracy is added to the scores. The scores of guessing without looking at the inputs are added,
-    too. The evaluator does not have these averages, but the outputs
-    for the unmodified inputs. Raises Refusal if there is no test split, if the settings do not fit the data or the machine, or if a logit
-    or a loss is not finite.
+    too. The evaluator does not have these averages, but the outputs for the unmodified inputs. Raises Refusal if there is no test split, if
+    the settings do not fit the data or the machine, or if a logit or a loss is not finite.
     """
     spec = prepared.spec.model_copy(update={"targets": manifest.spec.targets})  # a model has its own thresholds of labels
     params.evaluate.refuse_other_task(spec.targets.kind)

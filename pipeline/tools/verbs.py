@@ -110,7 +110,6 @@ VERBS = {
         "compare.comparing:run",
         value("first", NAMES, "A"),
         value("others", "the models to compare with the first, named in the same ways", "B", nargs="+"),
-        flag("--ensemble", "also test all models as one, by the mean of their probabilities"),
     ),
     "promote": verb(
         "register a model in MLflow, and give it an alias if it is no worse than the model that has it now",

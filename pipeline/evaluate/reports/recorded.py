@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pipeline.core import files, untrusted
 from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import Refusal, counted
@@ -34,8 +32,6 @@ PARTS = {"per_class": "class", "per_label": "label"}
 POSITIVE = "positive_class"
 """The key of the name of the class that further scores of two classes are measured of."""
 LONGEST_CLASS = 40
-ORIGIN = b"pipeline.origin"
-"""The key of the file's metadata with the digest of all that decides the predictions: equal origins have equal predictions."""
 SCORES = ("loss", "correct", "num_targets")
 """The columns of every task, but `correct` for numbers. The sum of `correct` divided by that of `num_targets` is the accuracy; that of `loss`, the
 loss."""
@@ -69,7 +65,7 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
         of = str(content[MODEL])
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro`") from None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
+    except (ValueError, LookupError, TypeError, StopIteration):
         raise Refusal(f"{path}: was not written by this version of the pipeline: run `dvc repro -f evaluate`") from None
     return found, of
 
@@ -197,25 +193,9 @@ def predictions_table(scores: SampleScores, keys: Sequence[str] | None) -> "pa.T
     return pa.table(columns)
 
 
-def write_predictions(path: Path, predictions: "pa.Table", *, origin: str) -> None:
-    """Write the table of predictions atomically. Equal arguments give equal bytes."""
+def write_predictions(path: Path, predictions: "pa.Table") -> None:
+    """Write the table of predictions atomically. Equal tables give equal bytes."""
     from pyarrow import parquet
 
     with files.replacing(path) as draft, draft.open("wb") as file:
-        parquet.write_table(predictions.replace_schema_metadata({ORIGIN: origin}), file)
-
-
-def sample_scores(path: Path, origin: str) -> SampleScores | None:
-    """Return the scores of each sample, without the task's own columns; None if there is no table of
-    predictions, if it is damaged, or has another origin.
-    """
-    from pyarrow import parquet
-
-    try:
-        with path.open("rb") as file:
-            found = parquet.ParquetFile(file).read()
-        columns = {name: np.asarray(found[name]) for name in SCORES if name in found.column_names}
-        scores = SampleScores(columns["loss"], columns.get("correct"), columns["num_targets"])
-    except Exception:  # pyarrow may raise any exception on damaged bytes, and predicting anew needs no table
-        return None
-    return scores if (found.schema.metadata or {}).get(ORIGIN) == origin.encode() else None
+        parquet.write_table(predictions, file)

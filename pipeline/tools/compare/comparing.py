@@ -2,9 +2,8 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from string import ascii_uppercase
-from typing import NamedTuple
 
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.raw_dataset import TEST, VALID
@@ -14,116 +13,71 @@ from pipeline.inference.digits import rounded
 from pipeline.inference.machine import Machine
 from pipeline.prepare.progress import progress
 from pipeline.runs.table import aligned
-from pipeline.tools.compare.differences import SHORT, Differences, differences
+from pipeline.tools.compare.differences import SHORT, conclusion, differences
 from pipeline.tools.compare.models import ComparedModel, have_same, read
-from pipeline.tools.compare.paired import LEVEL, EvaluationSplit, Paired, Scored, incomparability, paired
+from pipeline.tools.compare.paired import LEVEL, EvaluationSplit, Paired, incomparability
 
-MOST_MODELS = len(ascii_uppercase)
 LONGEST_VALUE, LONGEST_REMARK = 60, 240
 INTERVAL = "_interval/"
 NOTHING = "-"
 
 
-def run(first: str, others: list[str], ensemble: bool) -> None:
+def run(first: str, others: list[str]) -> None:
     """Print what differs between the models, their metrics, and a paired test of each with the first. Nothing in the checkout is written.
 
-    `first` and `others` name the models; see `models.read`. With `ensemble`, also test all models as one.
+    `first` and `others` name the models; see `models.read`. Raises Refusal if a name denotes no model.
     """
-    print("\n\n".join(sections(compare([first, *others], Paths(), Environment.read(), with_ensemble=ensemble))), flush=True)
-
-
-class Comparison(NamedTuple):
-    """The result of `compare`: what differs between the models, and the paired tests of each model with the first.
-
-    `left_out` has a reason for each model that was not scored, and a reason if the test split cannot be used.
-    """
-
-    differences: Differences
-    tests: list[Paired]
-    left_out: list[str]
-
-
-def compare(names: Sequence[str], paths: Paths, environment: Environment, *, with_ensemble: bool = False) -> Comparison:
-    """Compare the models that `names` denote, each with the first, and all of them as one, too, if `with_ensemble` is True.
-
-    Raises Refusal if a name denotes no model, or if there are too many.
-    """
-    if len(names) > MOST_MODELS:
-        raise Refusal(f"{len(names)} models are named: name {MOST_MODELS} at most")
+    paths, environment = Paths(), Environment.read()
     with redirect_stdout(sys.stderr):  # stdout holds the comparison alone; warnings go to stderr
-        models = [read(name, paths, environment) for name in names]
-        return Comparison(differences(models), *test(models, paths, Machine.set_up(environment), with_ensemble=with_ensemble))
+        models = [read(name, paths, environment) for name in (first, *others)]
+        tests = paired_tests(models, paths, Machine.set_up(environment))
+    print("\n\n".join(sections(models, tests)), flush=True)
 
 
-def test(models: Sequence[ComparedModel], paths: Paths, machine: Machine, *, with_ensemble: bool) -> tuple[list[Paired], list[str]]:
-    """Test each model against the first on the prepared test split. Return the tests, and the reasons for tests that could not be made.
-
-    Of models with equal files, only the first is tested, because their predictions are equal.
-    """
-    first, comparable, left_out, scored = models[0], list[ComparedModel](), list[str](), dict[str, Scored]()
-    for model in reversed({model.digest: model for model in reversed(models)}.values()):
-        if reason := incomparability(first.manifest.spec, model.manifest.spec):
-            left_out.append(f"{model.name}: cannot be compared with {first.name}: {reason}")
-        else:
-            comparable.append(model)
-    if len(comparable) > 1:
-        reports = progress("compare", len(comparable), "models")
-        with noting(left_out), reports as advance:
-            split = EvaluationSplit(first, paths, machine)
-            for model in comparable:
-                with noting(left_out):
-                    scored[model.digest] = split.score(model)
-                advance()
-            if with_ensemble and first.digest in scored and len(scored) > 1:
-                with noting(left_out):
-                    together = split.score_together([each.model for each in scored.values()])
-                    scored[together.model.digest] = together
-    if with_ensemble and (len(scored) < 2 or first.digest not in scored):
-        left_out.append("an ensemble needs two different models that can be scored on one test split")
-    baseline = scored.pop(first.digest, None)
-    return [paired(baseline, each) for each in scored.values()] if baseline else [], left_out
+def paired_tests(models: Sequence[ComparedModel], paths: Paths, machine: Machine) -> list[Paired | str]:
+    """Test each further model against the first on the prepared test split. Return a test for each, or the reason why there is none."""
+    first, *others = models
+    split, found = None, list[Paired | str]()
+    with progress("compare", len(others), "models") as advance:
+        for model in advance.each(others, lambda _: 1):
+            if reason := incomparability(first.manifest.spec, model.manifest.spec):
+                found.append(f"{model.name}: cannot be compared with {first.name}: {reason}")
+                continue
+            try:
+                split = split or EvaluationSplit(first, paths, machine)
+                found.append(split.test(model))
+            except Refusal as refusal:
+                found.append(str(refusal))
+    return found
 
 
-@contextmanager
-def noting(reasons: list[str]) -> Iterator[None]:
-    """Within this context, add a Refusal to `reasons`, and go on after the context."""
-    try:
-        yield
-    except Refusal as refusal:
-        reasons.append(str(refusal))
-
-
-def sections(comparison: Comparison) -> Iterator[str]:
+def sections(models: Sequence[ComparedModel], tests: Sequence[Paired | str]) -> Iterator[str]:
     """Yield the parts of the comparison: the label of each model, what differs, the recorded metrics, and the paired tests."""
-    found, tests, left_out = comparison
-    labels = dict(zip(ascii_uppercase, found.models, strict=False))
-    _, *others = labels
+    labels = {ascii_uppercase[number]: model for number, model in enumerate(models)}
+    first, *others = labels
     yield aligned([("", "model", "digest", "recorded by"), *((label, *description(model)) for label, model in labels.items())])
-    if found.rows:
+    if differing := differences(models):
         rows = [("", "", *labels, "")]
-        for row in found.rows:
+        for row in differing:
             values = (NOTHING if value is None else shown(value, LONGEST_VALUE) for value in row.values)
             rows.append((row.kind, shown(row.name, LONGEST_VALUE), *values, shown(row.remark, LONGEST_REMARK)))
         yield f"what differs\n{aligned(rows)}"
-    if len(labels) == 2:
-        yield found.conclusion
-    else:
-        yield from (f"A and {label}: {differences([labels['A'], labels[label]]).conclusion}" for label in others)
-    yield from found.notes
-    if metrics := list(metric_rows(found.models)):
-        yield f"recorded metrics\n{aligned([('', *labels, *(f'{label} - A' for label in others)), *metrics])}"
+    yield from (f"{first} and {label}: {conclusion(labels[first], labels[label])}" for label in others)
+    if unrecorded := [label for label, model in labels.items() if not model.facts.params]:
+        named = listed(unrecorded, len(unrecorded))
+        yield f"This checkout has no run of {named}: what only a run records is unknown, such as the source parameters."
+    if metrics := list(metric_rows(models)):
+        yield f"recorded metrics\n{aligned([('', *labels, *(f'{label} - {first}' for label in others)), *metrics])}"
         for split in (VALID, TEST):
-            if unlike := [label for label in others if not have_same(split, labels["A"], labels[label])]:
-                differ = f"{split}: the samples of {listed(unlike, len(unlike))} differ from those of A"
+            if unlike := [label for label in others if not have_same(split, labels[first], labels[label])]:
+                differ = f"{split}: the samples of {listed(unlike, len(unlike))} differ from those of {first}"
                 yield f"{differ}, or no run records them, so their metrics are not comparable."
-    letters = {model.digest: label for label, model in reversed(labels.items())}
-    for test in tests:
-        yield from test_sections(
-            test, letters[test.first.digest], "+".join(sorted(letters[each] for each in test.second.digest.split("+")))
-        )
+    for label, test in zip(others, tests, strict=True):
+        if isinstance(test, Paired):
+            yield from test_sections(test, first, label)
     if len(tests) > 1:
         yield f"{len(tests)} tests: the more models are tested, the more likely one of them differs by chance."
-    yield from (f"No paired test: {reason}" for reason in left_out)
+    yield from (f"No paired test: {reason}" for reason in dict.fromkeys(test for test in tests if isinstance(test, str)))
 
 
 def description(model: ComparedModel) -> tuple[str, str, str]:

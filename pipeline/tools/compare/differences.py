@@ -1,8 +1,7 @@
 """Lists what differs between models in all that can affect a result: parameters, data, code, lock file and machine."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pipeline.core import identity
 from pipeline.core.identity import DIGESTS
@@ -24,8 +23,7 @@ MACHINE_FACTS = ("python", "gpu", "driver", "image.digest")
 CAUSES: dict[Kind, str] = {"data": "the data", "code": "the code", "lock": DIGESTS["lock"], "hardware": "the machine"}
 
 
-@dataclass(frozen=True)
-class DifferingRow:
+class DifferingRow(NamedTuple):
     """One property whose values differ. `values` has a text for each model: None if the model lacks the property, UNKNOWN if it is not recorded.
 
     `remark` adds detail, such as the files that differ between two commits; it may be "".
@@ -37,61 +35,40 @@ class DifferingRow:
     remark: str = ""
 
 
-@dataclass(frozen=True)
-class Differences:
-    """All differences between `models`.
+def differences(models: Sequence[ComparedModel]) -> list[DifferingRow]:
+    """Compare two or more models by their metadata and by what is recorded about them, the parameters first. No model is built or run.
 
-    `rows` has the parameters first; the values of a row are in the order of `models`. `notes` say which models are equal and which facts are
-    not recorded.
+    The values of a row are in the order of the models.
     """
-
-    models: tuple[ComparedModel, ...]
-    rows: tuple[DifferingRow, ...]
-    notes: tuple[str, ...]
-
-    @property
-    def causes(self) -> tuple[str, ...]:
-        """Return the possible causes of different scores: each parameter by its key, and every other kind of difference in words.
-
-        Commits and uncommitted changes are a cause only if the code that `train` imported differs. That code includes the file of the
-        architecture, so it usually differs if `model.name` differs. In this case it is not listed as a further cause, provided that the commits
-        and the uncommitted changes are equal. Parameters of `source` affect a result only through the data, and are listed with the data.
-        """
-        source = [row.name for row in self.rows if row.name.startswith(SOURCE)]
-        rows = [row for row in self.rows if row.name not in source and (row.kind != "code" or self._is_code_a_cause)]
-        named = {**CAUSES, "data": f"{CAUSES['data']} ({', '.join(source)})" if source else CAUSES["data"]}
-        return tuple(dict.fromkeys(row.name if row.kind == "parameters" else named[row.kind] for row in rows))
-
-    @property
-    def conclusion(self) -> str:
-        """Return a sentence that lists all causes, so that a reader does not attribute a score to one of several changes."""
-        causes = self.causes
-        if len(causes) > 1:
-            result = f"A difference of the scores can come from {', '.join(causes[:-1])} or {causes[-1]}, and cannot be attributed to one of them."
-        elif causes:
-            result = f"Only {causes[0]} {'differ' if causes[0].startswith(CAUSES['data']) else 'differs'}."
-        elif len({model.digest for model in self.models}) == 1:
-            result = "Same bytes: the model files are identical."
-        else:
-            result = "The model files differ, but nothing that is recorded and can affect a result does."
-        aside = any(row.kind == "code" for row in self.rows) and not self._differ_in_code
-        return f"{result} The commits or uncommitted changes differ too, but in no code that train imports." if aside else result
-
-    @property
-    def _is_code_a_cause(self) -> bool:
-        named = any(row.name == MODEL for row in self.rows) and {CODE} == {row.name for row in self.rows if row.kind == "code"}
-        is_of_model = named and all(model.facts.provenance.get("git.commit") for model in self.models)
-        return self._differ_in_code and not is_of_model
-
-    @property
-    def _differ_in_code(self) -> bool:
-        return any(row.name == CODE for row in self.rows)
+    return [*parameters(models), *data(models), *code(models), *hardware(models)]
 
 
-def differences(models: Sequence[ComparedModel]) -> Differences:
-    """Compare two or more models by their metadata and by what is recorded about them. No model is built or run."""
-    rows = [*parameters(models), *data(models), *code(models), *hardware(models)]
-    return Differences(tuple(models), tuple(rows), tuple(notes(models)))
+def conclusion(first: ComparedModel, second: ComparedModel) -> str:
+    """Return a sentence that lists all causes of different scores, so that a reader does not attribute a score to one of several changes."""
+    *most, last = causes(first, second) or [""]
+    if first.digest == second.digest:
+        return "Same bytes: the model files are identical."
+    if most:
+        return f"A difference of the scores can come from {', '.join(most)} or {last}, and cannot be attributed to one of them."
+    return f"Of what is recorded and can affect a result, {f'only {last}' if last else 'nothing'} differs."
+
+
+def causes(first: ComparedModel, second: ComparedModel) -> list[str]:
+    """Return the possible causes of different scores: each parameter by its key, and every other kind of difference in words.
+
+    Commits and uncommitted changes are a cause only if the code that `train` imported differs. That code includes the file of the
+    architecture, so it usually differs if `model.name` differs. In this case it is not listed as a further cause, provided that the commits
+    and the uncommitted changes are equal. Parameters of `source` affect a result only through the data, and are listed with the data.
+    """
+    rows = differences([first, second])
+    source = [row.name for row in rows if row.name.startswith(SOURCE)]
+    named = {**CAUSES, "data": f"{CAUSES['data']} ({', '.join(source)})" if source else CAUSES["data"]}
+    changed = {row.name for row in rows if row.kind == "code"}
+    is_known = all(model.facts.provenance.get("git.commit") for model in (first, second))
+    is_of_model = changed == {CODE} and is_known and any(row.name == MODEL for row in rows)
+    if CODE not in changed or is_of_model:
+        rows = [row for row in rows if row.kind != "code"]
+    return list(dict.fromkeys(row.name if row.kind == "parameters" else named[row.kind] for row in rows if row.name not in source))
 
 
 def parameters(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:
@@ -123,11 +100,10 @@ def code(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:
     Commits that differ only in params.yaml and results count as equal. So do uncommitted changes of these files. Parameters and results are
     compared separately.
     """
-    digests = [short(model.manifest.inputs.get("code")) for model in models]
-    remark = "includes the file of the model" if len({flat(model.manifest.params)[MODEL] for model in models}) > 1 else ""
-    yield from differing("code", [{CODE: each} for each in digests], remark=remark)
+    yield from differing("code", [{CODE: short(model.manifest.inputs.get("code"))} for model in models])
     commits = [model.facts.provenance.get("git.commit", UNKNOWN) for model in models]
-    changed = [files_between(commits[0], each) for each in commits[1:]]
+    known = [each for each in commits if provenance.shown(each) != UNKNOWN]
+    changed = [provenance.code_between(known[0], each) for each in known[1:]]
     if any(changed) or None in changed:
         texts = (f"{counted(len(each), 'file')} changed: {listed(each, MOST_FILES)}" for each in changed if each)
         yield from differing("code", [{"commit": provenance.shown(each)} for each in commits], remark="; ".join(dict.fromkeys(texts)))
@@ -154,15 +130,6 @@ def hardware(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:
         yield from differing("hardware", [{name: provenance.shown(model.facts.provenance.get(name, UNKNOWN))} for model in models])
 
 
-def notes(models: Sequence[ComparedModel]) -> Iterator[str]:
-    """Yield which models are equal, and what is not recorded."""
-    for number, model in enumerate(models):
-        if equal := next((other for other in models[:number] if other.digest == model.digest), None):
-            yield f"{model.name}: has the same bytes as {equal.name}"
-        if not model.facts.params:
-            yield f"{model.name}: this checkout has no run of this model: what only a run records is unknown, such as its source parameters"
-
-
 def differing(kind: Kind, found: Sequence[Mapping[str, Value] | None], *, remark: str = "") -> Iterator[DifferingRow]:
     """Yield a row for each key whose known values differ.
 
@@ -180,8 +147,3 @@ def flat(nested: Mapping[str, object]) -> dict[str, Value]:
 
 def short(digest: str | None) -> Value:
     return digest and digest[:SHORT]
-
-
-def files_between(one: str, other: str) -> list[str] | None:
-    """Return the files of code that differ between two commits; [] also if a commit is unknown, and None if git cannot compare them."""
-    return [] if UNKNOWN in (provenance.shown(one), provenance.shown(other)) else provenance.code_between(one, other)

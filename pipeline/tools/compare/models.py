@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,32 +65,24 @@ def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
     revision has its commit alone. Nothing in the checkout is written. Raises Refusal if there is nothing with this name, or if its model file is missing or damaged.
     """
     with find.located(name, paths, environment) as found:
-        model = parsed(name, found.path)
-        run = found.run or run_of_model(environment.root, model.digest)
+        weights, metadata = tensor_file.load(found.path, header_bytes=model_file.HEADER_BYTES)
+        with model_file.refusing(found.path):
+            manifest = Manifest.model_validate(metadata)  # the code of this checkout may not be able to build it
+        digest = files.digest(found.path)
+        run = found.run or run_of_model(environment.root, digest)
         if run:
-            facts = of_run(run, model.manifest.step)
+            facts = of_run(run, manifest.step)
         elif found.commit:
             facts = Facts(f"revision {found.commit[:12]}", provenance={"git.commit": found.commit, "git.difference": "none"})
         else:
             facts = of_results(found.path, paths) if found.is_file else of_mlflow(name, environment)
-        return replace(model, facts=facts, run=run)
+        return ComparedModel(name, digest, manifest, weights, facts, run)
 
 
 def have_same(split: str, first: ComparedModel, other: ComparedModel) -> bool:
     """Return True if both models were trained on the same data, or their runs recorded the same split. Without tracking, there is no record."""
     known = ((each.manifest.inputs.get("data"), each.facts.splits.get(split)) for each in (first, other))
     return any(one is not None and one == two for one, two in zip(*known, strict=True))
-
-
-def parsed(name: str, path: Path) -> ComparedModel:
-    """Return the model in the file `path`, without facts. `name` is the user's name for it. The network is not built.
-
-    Raises Refusal if the file is not a model file, or is damaged.
-    """
-    weights, metadata = tensor_file.load(path, header_bytes=model_file.HEADER_BYTES)
-    with model_file.refusing(path):
-        manifest = Manifest.model_validate(metadata)
-    return ComparedModel(name, files.digest(path), manifest, weights, Facts())
 
 
 def of_results(model: Path, paths: Paths) -> Facts:

@@ -1,11 +1,12 @@
 """Paired tests of two models: their predictions for one test split, and the interval of the difference, exact for classes, else by a bootstrap.
 
-Several models are tested as one, which gives the mean of their probabilities.
+Several models as one give the mean of their probabilities.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,6 @@ from pipeline.core.spec import Spec
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate import stage
 from pipeline.evaluate.params import EvaluateParams
-from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.metrics import SampleScores, accuracy_interval
 from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
@@ -32,11 +32,12 @@ from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.tools.compare.models import ComparedModel, split_digests
 
+LEVEL = 0.95
+"""The confidence level of all intervals. A difference is significant if its interval excludes 0."""
 SEED = 1
 RESAMPLES, FEWEST_RESAMPLES = 10_000, 1_000
-MOST_DRAWS, BLOCK_DRAWS = 2 * 10**8, 2**22
-"""MOST_DRAWS limits the draws of all resamples together, and so the number of resamples for a large split. BLOCK_DRAWS limits the draws that
-are in memory at once."""
+MOST_DRAWS = 2 * 10**8
+"""This limits the draws of all resamples together, and so the number of resamples for a large split."""
 
 
 def exact_interval(only_first: int, only_second: int, num_samples: int, level: float) -> tuple[float, float]:
@@ -62,27 +63,12 @@ def bootstrap(differences: NDArray[np.float64], weights: NDArray[np.float64], le
     replacement, the same ones for all metrics. The draws depend only on n, so that equal inputs give equal intervals on every machine.
     """
     count = differences.shape[1]
-    resamples = min(RESAMPLES, max(FEWEST_RESAMPLES, MOST_DRAWS // count))
-    draws, rows = generator(SEED, "paired bootstrap"), max(1, BLOCK_DRAWS // count)
-    means = np.empty((len(differences), resamples))
-    for start in range(0, resamples, rows):
-        drawn = draws.integers(0, count, size=(min(rows, resamples - start), count))
-        of_block = slice(start, start + len(drawn))
-        means[:, of_block] = np.stack([each[drawn].sum(axis=1) for each in differences]) / weights[drawn].sum(axis=1)
+    draws, means = generator(SEED, "paired bootstrap"), []
+    for _ in range(min(RESAMPLES, max(FEWEST_RESAMPLES, MOST_DRAWS // count))):
+        drawn = draws.integers(0, count, size=count)
+        means.append(differences[:, drawn].sum(axis=1) / weights[drawn].sum())
     tail = (1 - level) / 2
-    return [(float(low), float(high)) for low, high in np.quantile(means, [tail, 1 - tail], axis=1).T]
-
-
-LEVEL = 0.95
-"""The confidence level of all intervals. A difference is significant if its interval excludes 0."""
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A model, and the scores of its predictions for each sample of the test split."""
-
-    model: ComparedModel
-    samples: SampleScores
+    return [(float(low), float(high)) for low, high in np.quantile(means, [tail, 1 - tail], axis=0).T]
 
 
 @dataclass(frozen=True)
@@ -116,15 +102,13 @@ class Discordant(NamedTuple):
 
 @dataclass(frozen=True)
 class Paired:
-    """The paired test of the models `first` and `second` on `num_samples` samples.
+    """The paired test of two models on `num_samples` samples.
 
     If each sample has one target, `discordant` counts the samples on which the models disagree, and the interval of the accuracy is the
     exact one. Otherwise `discordant` is None, the interval of the accuracy is a bootstrap, and the accuracy decides nothing. Predictions of
     numbers have none.
     """
 
-    first: ComparedModel
-    second: ComparedModel
     num_samples: int
     accuracy: MetricDifference | None
     loss: MetricDifference
@@ -193,65 +177,40 @@ class EvaluationSplit:
     """The prepared test split of the model `owner`, on which models are scored."""
 
     def __init__(self, owner: ComparedModel, paths: Paths, machine: Machine) -> None:
-        """Open the prepared data, and read the section `evaluate` of params.yaml. Raises Refusal if one of them is missing or invalid, or if
-        nothing shows that the test split is that of `owner`.
-        """
+        """Open the prepared data, and read the section `evaluate` of params.yaml. Raises Refusal if one of them is missing or invalid."""
         self.owner, self.machine, self.paths = owner, machine, paths
         self.prepared, self.record = Prepared.open(paths.prepared), read_record(paths.prepared)
         if TEST not in self.record.splits:
             raise Refusal(f"{paths.prepared}: has no test split: set source.test above 0, and run `dvc repro`")
-        self.refuse_other_split(owner)
         self.document = Document.read(paths.params)
         params = load(self.document, EvaluateParams).for_task(self.prepared.spec.targets.kind)
         self.params = EvaluateParams.model_construct(
             evaluate=params.evaluate.model_copy(update={"test_time_augmentation": "none"})
         )  # a paired test compares the predictions for the unmodified inputs
 
-    def score(self, model: ComparedModel) -> Scored:
-        """Predict this split with the model, and return the scores. Predictions that `evaluate` recorded are read if they would be equal.
+    @cached_property
+    def baseline(self) -> SampleScores:
+        """The scores of the owner, which each test needs."""
+        return self.score(self.owner)
 
-        Raises Refusal if nothing shows that this is the model's test split (see `refuse_other_split`), if the model does not fit the data, or
+    def test(self, model: ComparedModel) -> Paired:
+        """Test the owner (first) and the model (second). Raises Refusal as `score` does."""
+        return paired(self.baseline, self.score(model))
+
+    def score(self, model: ComparedModel) -> SampleScores:
+        """Predict this split with the model, as `evaluate` does, and return the scores of each sample.
+
+        Raises Refusal if nothing shows that this is the model's test split (see `has_test_split_of`), if the model does not fit the data, or
         if the code of this checkout cannot build the model.
         """
-        self.refuse_other_split(model)
+        if not has_test_split_of(model, self.record):
+            remedy = "run `dvc repro prepare` with the source parameters of its run, or train it on these data"
+            raise Refusal(f"{model.name}: nothing shows that {self.paths.prepared} has its test split: {remedy}")
         stage.refuse_other_data(model.manifest.spec, self.prepared.spec, model=Path(model.name), data=self.paths.prepared)
         network = model_file.rebuild(model.weights, model.manifest, Path(model.name))
-        origin = stage.origin_of(model.digest, model.manifest, self.prepared, self.machine, self.params, self.paths)
-        if known := recorded.sample_scores(self.paths.predictions, origin):
-            return Scored(model, known)
-        return Scored(model, self.judged(network, model.manifest))
-
-    def score_together(self, models: Sequence[ComparedModel]) -> Scored:
-        """Predict this split with the models as one. The digest of the result joins theirs by `+`. Raises Refusal as `averaged` does."""
-        networks = [model_file.rebuild(model.weights, model.manifest, Path(model.name)) for model in models]
-        network = averaged([Member(model.name, each, model.manifest) for model, each in zip(models, networks, strict=True)])
-        joined = replace(models[0], digest="+".join(model.digest for model in models))
-        return Scored(joined, self.judged(network, models[0].manifest))
-
-    def judged(self, network: Model, manifest: Manifest) -> SampleScores:
-        """Predict this split with the network, as `evaluate` does, and return the scores of each sample."""
         with adding_lines(self.document):
-            evaluator, _ = stage.judge(network, manifest, self.prepared, self.machine, self.params)
+            evaluator, _ = stage.judge(network, model.manifest, self.prepared, self.machine, self.params)
         return evaluator.sample_scores()
-
-    def refuse_other_split(self, model: ComparedModel) -> None:
-        """Raise Refusal unless this is the test split of the model (see `has_test_split_of`)."""
-        if has_test_split_of(model, self.record):
-            return
-        if model is self.owner:
-            raise Refusal(
-                f"{model.name}: {self.paths.prepared} has another test split: run `dvc repro prepare` with the source parameters of its run"
-            )
-        known = model.facts.splits.get(TEST)
-        split = (
-            f"was evaluated on another test split (digest {known[:12]})"
-            if known
-            else "was trained on other data, and no run has its test split"
-        )
-        own = split_digests(self.record)[TEST][:12]
-        raise Refusal(
-            f"{model.name}: {split}, than {self.owner.name} ({own}): train one of them again on the data of the other, or name its run"
-        )
 
 
 def has_test_split_of(model: ComparedModel, record: PreparedRecord) -> bool:
@@ -265,28 +224,19 @@ def has_test_split_of(model: ComparedModel, record: PreparedRecord) -> bool:
 
 def incomparability(first: Spec, second: Spec) -> str | None:
     """Return why no test split can be that of both models, whose data `first` and `second` describe; None if they can have the same."""
-    if task(first) != task(second):
-        return f"the two models have different tasks: {task(first)}, and {task(second)}"
-    one, other = stage.shown(first), stage.shown(second)
-    both = f"{one}, and {other}" + ("" if one != other else " in another form, such as another tokenizer or names that are not shown")
-    if first.targets.enlarged_if_other(second.targets):
-        return f"the two models have different {'classes' if first.targets.form == 'class' else 'targets'}: {both}"
-    if not first.inputs.reads_samples_of(second.inputs):
-        return f"the two models have different inputs: {both}"
-    return None
+    is_same_task = first.targets.kind == second.targets.kind and not first.targets.enlarged_if_other(second.targets)
+    if is_same_task and first.inputs.reads_samples_of(second.inputs):
+        return None
+    one, other = (f"{spec.targets.kind} of {stage.shown(spec)}" for spec in (first, second))
+    note = " in another form, such as another tokenizer or names that are not shown" if one == other else ""
+    return f"one is for {one}, the other for {other}{note}"
 
 
-def task(spec: Spec) -> str:
-    """Return a text such as `classification of image inputs`."""
-    return f"{spec.targets.kind} of {spec.inputs.kind} inputs"
-
-
-def paired(first: Scored, second: Scored) -> Paired:
+def paired(one: SampleScores, other: SampleScores) -> Paired:
     """Test whether the second model differs from the first by more than chance. Both were scored on the same split.
 
     The result depends only on the predictions. Swapping the models only changes its signs.
     """
-    one, other = first.samples, second.samples
     assert np.array_equal(one.num_targets, other.num_targets)
     weights = one.num_targets.astype(np.float64)
     loss = "squared error" if one.correct is None else "loss"
@@ -303,4 +253,4 @@ def paired(first: Scored, second: Scored) -> Paired:
         name: MetricDifference(name, float(before.sum() / weights.sum()), float(after.sum() / weights.sum()), low, high)
         for (name, (before, after)), (low, high) in zip(pairs.items(), intervals, strict=True)
     }
-    return Paired(first.model, second.model, len(weights), found.get("accuracy"), found[loss], discordant)
+    return Paired(len(weights), found.get("accuracy"), found[loss], discordant)

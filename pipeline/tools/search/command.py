@@ -113,14 +113,18 @@ class SearchRunner:
         return TrialFolder(self.folder / f"trials/{number:04}", self.stages)
 
     @property
-    def table(self) -> str:
-        return study.as_csv(self.study.ranked(), self.metric, self.search)
+    def table(self) -> list[dict[str, Any]]:
+        return study.table(self.study.ranked(), self.metric, self.search)
 
     def run(self) -> None:
         """Run all trials that are left, and add the results to the run of the search. The table is written last: until then, this is repeated."""
         num_begun, path = len(self.study.trials), self.folder / TABLE
-        if num_begun < self.num_trials or not path.is_file() or path.read_text(encoding="utf-8") != self.table:
-            self.print_begin(num_begun)
+        if num_begun < self.num_trials or not path.is_file() or path.read_text(encoding="utf-8") != study.as_csv(self.table):
+            purpose = f"that differ in {' and '.join(self.search.repeated)}" if self.search.repeated else f"for the best {self.metric}"
+            num_left = len(self.study.running)
+            resumed = f"; {num_begun - num_left} are finished, {num_left} will be resumed" if num_begun else ""
+            begun = f"search {self.search.settings.name}: {counted(self.num_trials, 'trial')} {purpose}"
+            print(f"{begun}, {self.search.settings.processes} at a time{resumed}", flush=True)
             tracking_run = tracking.training(self.environment, resume_file=self.folder / "run", info=self.info(), stage=STAGE)
             with interruption.deferred() as interrupted, tracking_run as tracked:
                 self.parent = tracked.folder
@@ -135,7 +139,7 @@ class SearchRunner:
                         child.wait()
                 self.add_results(tracked)
             self.deliver()
-            files.write_text(path, self.table)
+            files.write_text(path, study.as_csv(self.table))
         self.tidy()
 
     def info(self) -> journal.RunInfo:
@@ -149,12 +153,6 @@ class SearchRunner:
             name=f"search {self.search.settings.name}",
             experiment=experiment(self.params.data),
         )
-
-    def print_begin(self, num_begun: int) -> None:
-        settings, num_left = self.search.settings, len(self.study.running)
-        purpose = f"that differ in {' and '.join(self.search.repeated)}" if self.search.repeated else f"for the best {self.metric}"
-        resumed = f"; {num_begun - num_left} are finished, {num_left} will be resumed" if num_begun else ""
-        print(f"search {settings.name}: {counted(self.num_trials, 'trial')} {purpose}, {settings.processes} at a time{resumed}", flush=True)
 
     def run_trials(self, interrupted: interruption.Interruption) -> None:
         """Begin trials, and run them until none is left. Trials that a killed search left come first."""
@@ -289,7 +287,7 @@ class SearchRunner:
         if self.search.repeated and len(found := self.repetitions()) == 1 and (spreads := found[0].spreads):
             for name, each in spreads.items():
                 tracked.metrics(len(trials), {name: each.mean, f"{name}_deviation": each.deviation})
-        tracked.text(TABLE, self.table)
+        tracked.text(TABLE, study.as_csv(self.table))
         tracked.artifact(self.search.document.path)
         tracked.text(self.params.path.name, self.search.params)  # the file may have been edited since
 
@@ -313,23 +311,17 @@ def sizes_and_test(record: PreparedRecord) -> tuple[int, str]:
 
 
 def conclude(runner: SearchRunner, file: str, *, apply: bool) -> int:
-    """Print the table and the best trial. Return 0 if a trial is complete, else 1.
+    """Print the table and the best trial, or the means of trials that repeat a training. Return 0 if a trial is complete, else 1.
 
     With `apply`, write the parameters of the best trial to params.yaml. Raises Refusal then if the file has been edited while the search ran.
     """
-    trials, search, target = runner.study.ranked(), runner.search, runner.params.path
-    study.print_table(trials, runner.metric, search)
+    search, target, best = runner.search, runner.params.path, runner.study.best()
+    study.print_table(runner.table, runner.metric, search)
     if search.repeated:
         for repetition in runner.repetitions():
             study.print_spreads(repetition, search.repeated)
-        return 0 if any(trial.state.name == "COMPLETE" for trial in trials) else 1
-    best = runner.study.best()
     if not best:
-        if apply:
-            raise Refusal(
-                "no trial is complete, so no parameters can be applied: see above why the trials failed, or add trials by --trials"
-            )
-        return 1
+        return 0 if search.repeated and any(trial.state.name == "COMPLETE" for trial in runner.study.trials) else 1
     print(f"best: trial {best.number}, {study.described(best.params)}; model: {runner.trial(best.number).paths.model}")
     if not apply:
         print(f"`python -m pipeline search {file} --apply` writes its parameters to {target}; `dvc repro` then trains it again")

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, ValidationError
 
 from pipeline.core import files, identity
 from pipeline.core.environment import Paths
-from pipeline.core.params import UPGRADE, errors_of, explain, refusal, without_echoes
+from pipeline.core.params import MISSING, errors_of, explain, refusal, without_echoes
 from pipeline.core.prepared import read_record
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Problem, Refusal
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 Value = str | int | float | bool | None
+MISSING_REMEDY = "docs/search.md lists the keys, and `python -m pipeline set --upgrade FILE` adds those that older files lack"
 REPEATED = ("seed", "source.fold")
 """Keys whose values repeat one training, each by chance: none of them is the best, but they have a mean and a deviation."""
 FOLDS = "source.folds"
@@ -104,11 +105,14 @@ class Search:
         if not path.is_file():
             raise Refusal(f"{path}: is missing: give a search file, such as presets/search/digits.yaml")
         document, text = Document.read(path), params.path.read_text(encoding="utf-8")
-        settings, problems = checked(document.data)
-        if settings:
-            found = (unsearchable(key, entry, is_grid=settings.method == "grid") for key, entry in settings.space.items())
-            problems = [problem for problem in found if problem] or [*invalid_values(settings.space, text)]
-        if problems or settings is None:
+        try:
+            settings = SearchSettings.model_validate_json(json.dumps(document.data, default=str))
+        except ValidationError as error:
+            found = [explain(problem, SearchSettings) for problem in errors_of(error, document.data)]
+            found = [replace(each, remedy=MISSING_REMEDY) if each.text == MISSING else each for each in found]
+            raise refusal(document, without_echoes(found)) from None
+        unsearched = (unsearchable(key, entry, is_grid=settings.method == "grid") for key, entry in settings.space.items())
+        if problems := [problem for problem in unsearched if problem] or [*invalid_values(settings.space, text)]:
             raise refusal(document, problems)
         return cls(document, settings, text)
 
@@ -143,21 +147,6 @@ def replaced(text: str, values: Mapping[str, Value]) -> str:
     return edited(text, [f"{key}={on_one_line(value)}" for key, value in values.items()])
 
 
-def checked(data: Any) -> tuple[SearchSettings | None, list[Problem]]:
-    """Validate the content of a search file, but for its ranges. Return its settings, and the problems."""
-    try:
-        return SearchSettings.model_validate_json(json.dumps(data, default=str)), []
-    except ValidationError as error:
-        problems = []
-        for problem in errors_of(error, data):
-            found = explain(problem, SearchSettings)
-            if problem["type"] == "missing":
-                upgrade = UPGRADE.replace("--upgrade", "--upgrade FILE")
-                found = replace(found, remedy=upgrade if found.remedy == UPGRADE else "docs/search.md lists the keys")
-            problems.append(found)
-        return None, without_echoes(problems)
-
-
 def unsearchable(key: str, entry: Mapping[str, Any], *, is_grid: bool) -> Problem | None:
     """Return why a key of the space cannot be searched, or not in this range; None if it can."""
     at, reason = ("space", key), UNSEARCHED.get(key.partition(".")[0])
@@ -181,22 +170,12 @@ def invalid_values(space: Mapping[str, Mapping[str, Any]], text: str) -> Iterato
     value has it in all trials.
     """
     single = {key: values[0] for key, entry in space.items() if len(values := single_values(entry)) == 1}
-    if problem := misfit(text, single):
-        yield Problem(problem, location=("space",))
-        return
     for key, entry in space.items():
-        ends = entry.get("choices") or (entry["low"], entry["high"])  # if these are valid, so are the values between them
-        if problem := next(filter(None, (misfit(text, single | {key: value}) for value in ends)), ""):
-            yield Problem(problem, location=("space", key))
-
-
-def misfit(text: str, values: Mapping[str, Value]) -> str:
-    """Return why `text`, that of `params.yaml`, would be invalid with other values; "" if it would not."""
-    try:
-        refuse_misfits(Document.of(replaced(text, values), Paths().params))
-    except Refusal as refused:
-        return refused.on_one_line
-    return ""
+        try:
+            for value in entry.get("choices") or (entry["low"], entry["high"]):  # if the ends are valid, so are the values between them
+                refuse_misfits(Document.of(replaced(text, single | {key: value}), Paths().params))
+        except Refusal as refused:
+            yield Problem(refused.on_one_line, location=("space", key))
 
 
 def identity_of(search: Search, params: Document, stages: Sequence[str], *, metric: str, direction: str) -> dict[str, Any]:

@@ -51,10 +51,9 @@ class Study:
         """Open the study in the file `path`, or create it. `num_validations` is the number of validations of a whole training.
 
         `identity` is what all trials of a study have in common, such as the digest of the data. Raises Refusal if the study in the file has
-        another `identity`, or if the file is not a study.
+        another `identity`.
         """
         import optuna
-        from sqlalchemy.exc import DatabaseError
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.search, self._path, self._direction = search, path, direction
@@ -62,14 +61,8 @@ class Study:
         # nothing is pruned in the first quarter of a training, where the metric is noisy
         median, none = optuna.pruners.MedianPruner(n_warmup_steps=num_validations // 4), optuna.pruners.NopPruner()
         self._pruner = median if search.settings.pruner == "median" and not search.repeated else none
-        try:
-            self._storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
-            self._study = optuna.create_study(
-                storage=self._storage, study_name=search.settings.name, direction=direction, load_if_exists=True
-            )
-        except (DatabaseError, RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
-            raise Refusal(f"{path}: cannot be opened as a study ({reason}): restore it, or remove {path.parent} to begin anew") from None
+        self._storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+        self._study = optuna.create_study(storage=self._storage, study_name=search.settings.name, direction=direction, load_if_exists=True)
         if IDENTITY not in self._study.user_attrs:  # the study is new
             self._study.set_user_attr(IDENTITY, dict(identity))
         self._identity = self._study.user_attrs[IDENTITY]
@@ -165,42 +158,46 @@ def shortened(value: Value) -> str:
     return short(float(f"{value:.3g}")) if isinstance(value, float) else short(value)
 
 
-def run_of(trial: "FrozenTrial") -> str:
-    """Return the last part of the name of the trial's run."""
-    return str(trial.user_attrs.get("run", "")).rpartition("-")[2]
+def table(trials: "Sequence[FrozenTrial]", metric: str, search: Search) -> list[dict[str, Any]]:
+    """Return a row for each trial, by column. The value of a pruned trial is its last one. Trials that repeat a training have all metrics."""
+    return [
+        {
+            "trial": trial.number,
+            "outcome": OUTCOMES[trial.state.name],
+            metric: trial.value,
+            "step": trial.user_attrs.get("step", 0),
+            **{key: trial.params[key] for key in search.settings.space},
+            "run": str(trial.user_attrs.get("run", "")).rpartition("-")[2],  # the last part of its name
+            "reason": trial.user_attrs.get("reason", ""),
+            **trial.user_attrs.get("scores", {}),
+        }
+        for trial in trials
+    ]
 
 
-def print_table(trials: "Sequence[FrozenTrial]", metric: str, search: Search) -> None:
-    """Print a row for each trial, and below the table the reasons of failed ones. The value of a pruned trial is its last one.
-
-    Trials that repeat a training are not ranked, and also have the metric of the test split.
-    """
-    names, test, rows = short_keys([*search.settings.space]), metric.replace(VALID, TEST), list[list[str]]()
-    for rank, trial in enumerate(trials, 1):
-        found, state = trial.user_attrs, trial.state.name
-        value, of_test = ("" if each is None else rounded(each) for each in (trial.value, found.get("scores", {}).get(test)))
-        params = [shortened(trial.params[key]) for key in names]
-        first = [str(rank) if state == "COMPLETE" else "", str(trial.number), value, of_test, str(found.get("step") or "")]
-        rows.append([*first, OUTCOMES[state], *params, run_of(trial)])
-    header = ["rank", "trial", metric, test, "steps", "outcome", *names.values(), "run"]
-    for line in (header, *rows):
-        del line[0 if search.repeated else 3]
-    show(rows, header, right=header.index("outcome"))
-    for trial in trials:
-        if reason := trial.user_attrs.get("reason"):
-            print(f"trial {trial.number} failed: {reason}")
-
-
-def as_csv(trials: "Sequence[FrozenTrial]", metric: str, search: Search) -> str:
-    """Return a row for each trial as CSV, with all digits."""
-    rows = []
-    for trial in trials:
-        first = {"trial": trial.number, "outcome": OUTCOMES[trial.state.name], metric: trial.value, "step": trial.user_attrs.get("step", 0)}
-        params = {key: trial.params[key] for key in search.settings.space}
-        last = {"run": run_of(trial), "reason": trial.user_attrs.get("reason", "")}
-        rows.append({**trial.user_attrs.get("scores", {}), **first, **params, **last})
-    header = dict.fromkeys([*first, *params, *last, *(name for row in rows for name in row)]) if rows else ()
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table as CSV, with all digits."""
+    header = dict.fromkeys(name for row in rows for name in row)
     return files.as_csv([*header], [[row.get(name) for name in header] for row in rows])
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], metric: str, search: Search) -> None:
+    """Print the table, and below it the reasons of failed trials. Trials that repeat a training are not ranked, and have the metric of the test
+    split, too.
+    """
+    names = short_keys([*search.settings.space])
+    metrics, ranks = ([metric, metric.replace(VALID, TEST)], []) if search.repeated else ([metric], ["rank"])
+    shown = []
+    for rank, row in enumerate(rows, 1):
+        first = [str(rank) if row["outcome"] == OUTCOMES["COMPLETE"] else "" for _ in ranks]
+        values = ["" if row.get(name) is None else rounded(row[name]) for name in metrics]
+        params = [shortened(row[key]) for key in names]
+        shown.append([*first, str(row["trial"]), *values, str(row["step"] or ""), row["outcome"], *params, row["run"]])
+    header = [*ranks, "trial", *metrics, "steps", "outcome", *names.values(), "run"]
+    show(shown, header, right=header.index("outcome"))
+    for row in rows:
+        if row["reason"]:
+            print(f"trial {row['trial']} failed: {row['reason']}")
 
 
 class Spread(NamedTuple):

@@ -74,7 +74,6 @@ class TrialFolder:
         journals = journal.journals_folder(self.folder)
         if parent and not journals.exists():
             journals.parent.mkdir(parents=True, exist_ok=True)
-            journals.unlink(missing_ok=True)  # a link to the place of a checkout that was moved
             journals.symlink_to(parent.parent.resolve())
 
     @property
@@ -158,9 +157,9 @@ def devices(environment: Environment, num_trials: int) -> list[str | None]:
 
     They get one in turn if `num_trials` is above 1, PIPELINE_PROCESSES is 1, and PIPELINE_DEVICE is `auto` or `cuda`.
     """
-    found = list[str]()
-    if num_trials > 1 and environment.processes == 1 and environment.device in ("auto", "cuda"):
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names = map(str, range(len(utilization.gpus()))) if visible is None else visible.split(",")
-        found = [name.strip() for name in names if name.strip()]
-    return [found[number % len(found)] if found else None for number in range(num_trials)]
+    if num_trials == 1 or environment.processes != 1 or environment.device not in ("auto", "cuda"):
+        return [None] * num_trials
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(number) for number, _ in enumerate(utilization.gpus())] if visible is None else visible.split(",")
+    found = [name.strip() for name in names if name.strip()] or [None]
+    return [found[number % len(found)] for number in range(num_trials)]

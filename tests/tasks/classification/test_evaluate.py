@@ -59,7 +59,7 @@ def test_tables_and_figures_are_of_all_pieces_and_mistakes_are_the_most_confiden
 def test_each_sample_has_a_row_of_predictions_whose_bytes_are_equal_for_equal_scores(tmp_path: Path) -> None:
     keys = [f'a,"b"\n{number}\udcff.png' for number in range(50)]
     for name in ("once", "again"):
-        recorded.write_predictions(tmp_path / name, recorded.predictions_table(fed(7).sample_scores(), keys), origin="digest")
+        recorded.write_predictions(tmp_path / name, recorded.predictions_table(fed(7).sample_scores(), keys))
     assert (tmp_path / "once").read_bytes() == (tmp_path / "again").read_bytes()
     found = pq.read_table(tmp_path / "once")
     assert found is not None
@@ -72,10 +72,6 @@ def test_each_sample_has_a_row_of_predictions_whose_bytes_are_equal_for_equal_sc
     exponentials = np.exp(LOGITS.astype(np.float64))
     assert [row["confidence"] for row in rows] == pytest.approx(exponentials.max(1) / exponentials.sum(1))
     assert sum(row["correct"] for row in rows) / 50 == fed(7).scores()["accuracy"]
-    assert recorded.sample_scores(tmp_path / "once", "another digest") is None
-    scores = recorded.sample_scores(tmp_path / "once", "digest")
-    assert scores is not None
-    assert np.array_equal(scores.loss, fed(50).sample_scores().loss)
 
 
 def test_logits_that_are_not_finite_are_counted_over_all_pieces() -> None:

@@ -11,14 +11,12 @@ import pytest
 
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.raw_dataset import TEST
-from pipeline.core.refusal import Refusal
-from pipeline.evaluate import stage
 from pipeline.inference.machine import Machine
-from pipeline.tools.compare import comparing
-from pipeline.tools.compare.comparing import compare as compared
-from pipeline.tools.compare.differences import DifferingRow, differences, files_between
+from pipeline.runs.provenance import code_between
+from pipeline.tools.compare.comparing import paired_tests
+from pipeline.tools.compare.differences import DifferingRow, causes, conclusion, differences
 from pipeline.tools.compare.models import ComparedModel, Facts, of_results, read
-from pipeline.tools.compare.paired import EvaluationSplit
+from pipeline.tools.compare.paired import Paired
 from tests import project
 from tests.specs import text_spec
 from tests.tools.compare.conftest import Checkout, Compare
@@ -27,11 +25,19 @@ Models = Callable[..., list[ComparedModel]]
 RATE = DifferingRow("parameters", "optimizer.learning_rate", ("0.003", "0.03"))
 
 
+def paired_with(models: list[ComparedModel]) -> list[Paired | str]:
+    return paired_tests(models, Paths(), Machine.set_up(Environment.read()))
+
+
 @pytest.mark.parametrize(
-    ("other", "rows", "conclusion"),
+    ("other", "rows", "text"),
     [
-        ("rate", ["optimizer.learning_rate"], "Only optimizer.learning_rate differs."),
-        ("data", ["source.valid", "prepared data", "train split", "valid split"], "Only the data (source.valid) differ."),
+        ("rate", ["optimizer.learning_rate"], "Of what is recorded and can affect a result, only optimizer.learning_rate differs."),
+        (
+            "data",
+            ["source.valid", "prepared data", "train split", "valid split"],
+            "Of what is recorded and can affect a result, only the data (source.valid) differs.",
+        ),
         (
             "code",
             ["optimizer.learning_rate", "code of train", "commit"],
@@ -39,52 +45,39 @@ RATE = DifferingRow("parameters", "optimizer.learning_rate", ("0.003", "0.03"))
         ),
     ],
 )
-def test_only_what_differs_is_listed_and_every_cause_is_named(models: Models, other: str, rows: list[str], conclusion: str) -> None:
-    found = differences(models("first", other))
-    assert ([row.name for row in found.rows], found.conclusion, found.notes) == (rows, conclusion, ())
-    assert (found.rows[-1].remark == "1 file changed: pipeline/models/mlp.py") is (other == "code")
+def test_only_what_differs_is_listed_and_every_cause_is_named(models: Models, other: str, rows: list[str], text: str) -> None:
+    first, second = models("first", other)
+    found = differences([first, second])
+    assert ([row.name for row in found], conclusion(first, second)) == (rows, text)
+    assert (found[-1].remark == "1 file changed: pipeline/models/mlp.py") is (other == "code")
 
 
 def test_the_file_of_another_model_is_no_further_cause_while_the_commit_is_the_same(models: Models) -> None:
-    first, second = models("first", "first")
-    params = second.manifest.params | {"model": second.manifest.params["model"] | {"name": "convnet"}}
-    changed = second.manifest.model_copy(update={"params": params, "inputs": {**second.manifest.inputs, "code": "c" * 64}})
-    found = differences([first, ComparedModel("other", "0" * 64, changed, {}, second.facts)])
-    assert [(row.name, row.remark) for row in found.rows] == [("model.name", ""), ("code of train", "includes the file of the model")]
-    assert found.causes == ("model.name",)
-    unrecorded = ComparedModel("other", "0" * 64, changed, {}, replace(second.facts, provenance={}))
-    assert differences([first, unrecorded]).causes == ("model.name", "the code")
+    first, later = models("first", "code")
 
-
-def test_of_more_than_two_models_each_pair_has_its_own_causes(models: Models) -> None:
-    first, other = models("first", "code")
-    name = first.manifest.params["model"]["name"]
-
-    def changed(code: str, facts: Facts, **params: dict[str, Any]) -> ComparedModel:
+    def with_code(facts: Facts, **params: dict[str, Any]) -> ComparedModel:
         sections = {key: first.manifest.params[key] | section for key, section in params.items()}
-        update = {"params": first.manifest.params | sections, "inputs": {**first.manifest.inputs, "code": code * 64}}
-        return ComparedModel(code, code * 64, first.manifest.model_copy(update=update), {}, facts)
+        update = {"params": first.manifest.params | sections, "inputs": {**first.manifest.inputs, "code": "c" * 64}}
+        return ComparedModel("other", "0" * 64, first.manifest.model_copy(update=update), {}, facts)
 
-    convnet = changed("c", first.facts, model={"name": "convnet"})
-    later = changed("d", other.facts, model={"name": name})
-    found = differences([first, convnet, later])
-    assert ("code of train", "includes the file of the model") in [(row.name, row.remark) for row in found.rows]
-    assert [differences([first, other]).causes for other in (convnet, later)] == [("model.name",), ("the code",)]
-    other_loss = changed("e", first.facts, model={"name": name}, loss={"name": "other"})
-    assert differences([first, other_loss]).causes == ("loss.name", "the code")
+    convnet = {"model": {"name": "convnet"}}
+    assert causes(first, with_code(first.facts, **convnet)) == ["model.name"]
+    assert causes(first, with_code(replace(first.facts, provenance={}), **convnet)) == ["model.name", "the code"]
+    assert causes(first, with_code(later.facts)) == ["the code"]
+    assert causes(first, with_code(first.facts, loss={"name": "other"})) == ["loss.name", "the code"]
 
 
 def test_a_key_that_moved_since_an_earlier_version_is_no_difference(models: Models) -> None:
     first, second = models("first", "first")
     params = {name: dict(section) if isinstance(section, dict) else section for name, section in second.manifest.params.items()}
     params["train"]["label_smoothing"] = params.pop("loss")["label_smoothing"]
-    assert differences([first, replace(second, manifest=second.manifest.model_copy(update={"params": params}))]).rows == ()
+    assert differences([first, replace(second, manifest=second.manifest.model_copy(update={"params": params}))]) == []
 
 
 def test_a_commit_in_a_record_cannot_be_an_option_of_git(working: Checkout, tmp_path: Path) -> None:
     output = tmp_path / "written"
-    assert files_between(f"--output={output}", "HEAD") is None
-    assert files_between("HEAD", f"--output={output}") is None
+    assert code_between(f"--output={output}", "HEAD") is None
+    assert code_between("HEAD", f"--output={output}") is None
     assert not output.exists()
 
 
@@ -93,26 +86,19 @@ def test_lock_machine_and_starting_weights_are_compared(models: Models) -> None:
     fingerprint = {**second.manifest.fingerprint, "threads": 7}
     inputs = {**second.manifest.inputs, "lock": "e" * 64, "weights": "f" * 64}
     changed = second.manifest.model_copy(update={"inputs": inputs, "fingerprint": fingerprint, "precision": "bf16", "channels_last": True})
-    found = differences([first, ComparedModel("other", "0" * 64, changed, {}, second.facts)])
-    assert [(row.kind, row.name, row.values[1]) for row in found.rows] == [
+    other = ComparedModel("other", "0" * 64, changed, {}, second.facts)
+    assert [(row.kind, row.name, row.values[1]) for row in differences([first, other])] == [
         ("data", "starting weights", "f" * 12),
         ("lock", "requirements.lock", "e" * 12),
         ("hardware", "threads", "7"),
         ("hardware", "precision", "bf16"),
         ("hardware", "channels_last", "true"),
     ]
-    assert found.causes == ("the data", "requirements.lock", "the machine")
+    assert causes(first, other) == ["the data", "requirements.lock", "the machine"]
 
 
-def test_identical_models_say_same_bytes_and_what_no_run_here_recorded(working: Checkout, models: Models, compare: Compare) -> None:
-    lines = compare(working.runs["code"], "models/model.safetensors")
-    assert "Same bytes: the model files are identical." in lines
-    assert not any("paired test" in line for line in lines)
-    first, second = models("first", "first")
-    notes = differences([first, replace(second, name="bare.safetensors", digest="0" * 64, facts=Facts())]).notes
-    assert notes == (
-        "bare.safetensors: this checkout has no run of this model: what only a run records is unknown, such as its source parameters",
-    )
+def test_identical_models_say_same_bytes(working: Checkout, compare: Compare) -> None:
+    assert "A and B: Same bytes: the model files are identical." in compare(working.runs["code"], "models/model.safetensors")
 
 
 def test_three_models_are_each_tested_against_the_first(working: Checkout, compare: Compare) -> None:
@@ -124,42 +110,12 @@ def test_three_models_are_each_tested_against_the_first(working: Checkout, compa
     table = [line.split() for line in lines[lines.index("what differs") :]]
     assert ["parameters", "optimizer.learning_rate", "0.003", "0.03", "0.003"] in table
     assert {row[0] for row in table[: table.index([], 4)] if row} >= {"parameters", "data"}
-    assert "A and B: Only optimizer.learning_rate differs." in lines
-    assert "A and C: Only the data (source.valid) differ." in lines
+    assert "A and B: Of what is recorded and can affect a result, only optimizer.learning_rate differs." in lines
 
 
-def test_predictions_that_evaluate_recorded_are_read_and_are_those_made_anew(working: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
-    judged = list[str]()
-    judge = stage.judge
-
-    def counting(*arguments: Any) -> Any:
-        judged.append("a model")
-        return judge(*arguments)
-
-    monkeypatch.setattr(stage, "judge", counting)
-    names, paths = (working.runs["first"], working.runs["code"]), Paths()
-    (from_file,) = compared(names, paths, Environment.read()).tests
-    assert len(judged) == 1, "the last evaluation is that of the second run"
-    paths.predictions = Path("nowhere.parquet")
-    (anew,) = compared(names, paths, Environment.read()).tests
-    assert len(judged) == 3
-    assert (from_file.accuracy, from_file.loss, from_file.discordant) == (anew.accuracy, anew.loss, anew.discordant)
-    paths.predictions = Path("params.yaml")
-    (despite_damage,) = compared(names, paths, Environment.read()).tests
-    assert despite_damage.loss == anew.loss
-
-
-def test_models_are_tested_as_one(working: Checkout, compare: Compare) -> None:
-    lines = compare(working.runs["first"], working.runs["code"], working.runs["first"], "--ensemble")
-    tests = [line.split(":")[0] for line in lines if line.startswith("paired test of ")]
-    assert tests == ["paired test of A and B", "paired test of A and A+B"]
-    alone = compare(working.runs["first"], working.runs["first"], "--ensemble")
-    assert "No paired test: an ensemble needs two different models that can be scored on one test split" in alone
-
-
-def test_the_predictions_give_the_recorded_scores_and_the_same_output_every_time(working: Checkout, compare: Compare) -> None:
-    names = working.runs["first"], working.runs["code"]
-    (test,) = compared(names, Paths(), Environment.read()).tests
+def test_the_predictions_give_the_recorded_scores_and_the_same_test_every_time(models: Models) -> None:
+    (test,) = paired_with(models("first", "code"))
+    assert isinstance(test, Paired)
     recorded = json.loads(Path("metrics/evaluate.json").read_bytes())["test"]
     assert (test.accuracy.second, test.loss.second) == (recorded["accuracy"], pytest.approx(recorded["loss"], rel=1e-12))
     assert test.num_samples == recorded["samples"]
@@ -167,7 +123,7 @@ def test_the_predictions_give_the_recorded_scores_and_the_same_output_every_time
     gained = test.discordant.only_second - test.discordant.only_first
     assert gained == round(test.accuracy.difference * test.num_samples)
     assert test.accuracy.low < test.accuracy.difference < test.accuracy.high
-    assert compare(*names) == compare(*names)
+    assert paired_with(models("first", "code")) == [test]
 
 
 def test_finished_runs_are_compared_but_not_tested_while_another_training_has_replaced_their_files(changeable, compare, refused) -> None:
@@ -190,7 +146,7 @@ def test_revisions_and_experiments_have_the_facts_of_their_runs(models: Models, 
     by_run, rate = models(working.runs["first"], working.runs["rate"])
     assert (first.digest, faster.digest) == (by_run.digest, rate.digest)
     assert first.facts == by_run.facts
-    assert differences([first, faster]).rows == (RATE,)
+    assert differences([first, faster]) == [RATE]
     assert code.digest != first.digest
 
 
@@ -199,37 +155,26 @@ def test_revisions_without_runs_are_read_from_git_and_tested(changeable: Checkou
     shutil.rmtree(".pipeline/journal")
     text = "\n".join(compare("refs/tags/first", "faster"))
     assert "revision " in text
-    assert "\nOnly optimizer.learning_rate differs.\n" in text
-    assert "faster: this checkout has no run of this model: what only a run records is unknown" in text
+    assert "A and B: Of what is recorded and can affect a result, only optimizer.learning_rate differs.\n" in text
+    assert "This checkout has no run of A, B: what only a run records is unknown" in text
     assert "recorded metrics" not in text
     assert "paired test of A and B" in text
     assert read("refs/tags/first", Paths(), Environment.read()).facts.provenance["git.difference"] == "none"
 
 
-def test_models_without_a_common_test_split_are_left_out_with_the_reason(models: Models) -> None:
-    def reason_of(first: ComparedModel, second: ComparedModel) -> str:
-        tests, (reason, alone) = comparing.test([first, second], Paths(), Machine.set_up(Environment.read()), with_ensemble=True)
-        assert alone.startswith("an ensemble needs two different models")
-        assert tests == []
-        return reason
-
+def test_models_without_a_common_test_split_are_not_tested_but_the_others_are(models: Models) -> None:
     def of_split(model: ComparedModel) -> ComparedModel:
         return replace(model, facts=replace(model.facts, splits={**model.facts.splits, TEST: "e" * 64}))
 
     first, rate, data = models("first", "rate", "data")
     of_texts = replace(rate, manifest=rate.manifest.model_copy(update={"spec": text_spec(classes="ab")}))
-    assert reason_of(first, of_texts) == (
-        f"{rate.name}: cannot be compared with {first.name}: the two models have different tasks: "
-        "classification of image inputs, and classification of text inputs"
-    )
-    assert reason_of(first, of_split(rate)) == (
-        f"{rate.name}: was evaluated on another test split (digest {'e' * 12}), than {first.name} ({first.facts.splits[TEST][:12]}): "
-        "train one of them again on the data of the other, or name its run"
-    )
-    with pytest.raises(Refusal, match="has another test split"):
-        EvaluationSplit(of_split(first), Paths(), Machine.set_up(Environment.read()))
-    assert reason_of(of_split(first), rate).startswith(f"{first.name}: data/prepared has another test split: run `dvc repro prepare`")
-    assert "was trained on other data, and no run has its test split" in reason_of(first, replace(data, facts=Facts()))
+    *reasons, test = paired_with([first, of_texts, of_split(rate), replace(data, facts=Facts()), rate])
+    assert isinstance(test, Paired)
+    assert str(reasons[0]).startswith(f"{rate.name}: cannot be compared with {first.name}: one is for classification of image inputs")
+    for model, reason in zip((rate, data), reasons[1:], strict=True):
+        assert str(reason).startswith(f"{model.name}: nothing shows that data/prepared has its test split: run `dvc repro prepare`")
+    (reason,) = paired_with([of_split(first), rate])
+    assert str(reason).startswith(f"{first.name}: nothing shows")
 
 
 def test_a_file_has_the_scores_of_the_last_evaluation_if_they_are_its_own(working: Checkout) -> None:
@@ -257,7 +202,3 @@ def test_missing_and_damaged_files_and_a_revision_without_a_model_are_refused(ch
     message = refused("compare", "models/model.safetensors", "refs/tags/first")
     assert "refs/tags/first: could not read the model of this revision" in message
     assert "dvc pull models/model.safetensors" in message
-
-
-def test_too_many_models_are_refused(working: Checkout, refused: Callable[..., str]) -> None:
-    assert "name 26 at most" in refused("compare", *["models/model.safetensors"] * 27)

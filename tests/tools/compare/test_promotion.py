@@ -7,13 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import mlflow
 import numpy as np
 import pytest
 from mlflow import MlflowClient
 
 from pipeline.__main__ import main
-from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
@@ -124,20 +122,13 @@ def test_a_model_from_a_store_without_its_journal_has_the_facts_of_its_run_in_ml
     assert facts.metrics == pytest.approx({name: value for name, value in by_run.facts.metrics.items() if "test/" in name}, rel=1e-5)
     assert (facts.splits, facts.params) == (by_run.facts.splits, by_run.facts.params)
     assert facts.provenance["git.commit"] == by_run.facts.provenance["git.commit"]
-    assert "\nOnly optimizer.learning_rate differs.\n" in text
+    assert "only optimizer.learning_rate differs.\n" in text
     assert "paired test of A and B" in text
     assert "test/accuracy" in text
     (folder / "mlflow.db").unlink()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{registry.folder}/mlflow.db")  # which MLflow's variables replaced
-    create, used = MlflowClient.create_model_version, list[str]()
-
-    def observed(client: MlflowClient, *arguments: Any, **others: Any) -> Any:
-        used.append(mlflow.get_tracking_uri())  # where a database looks the model up
-        return create(client, *arguments, **others)
-
-    monkeypatch.setattr(MlflowClient, "create_model_version", observed)
     assert promote("models:/elsewhere/1", "from-elsewhere")[0] == 0
-    assert used == [f"sqlite:///{registry.folder}/mlflow.db"]
+    assert not (folder / "mlflow.db").exists()
     assert registry.client.get_model_version("from-elsewhere", "1").model_id == version.model_id
 
 
@@ -157,8 +148,8 @@ def test_a_model_that_cannot_be_compared_needs_force(registry: Registry, promote
 @pytest.mark.parametrize(
     ("holder", "difference"),
     [
-        (text_spec(classes=("cat", "dog")), "tasks: classification of text inputs, and classification of image inputs"),
-        (image_spec(shape=(8, 8, 1), classes=("cat", "dog"), mean=[0], std=[1]), "classes: image inputs (8, 8, 1)"),
+        (text_spec(classes=("cat", "dog")), "one is for classification of text inputs"),
+        (image_spec(shape=(8, 8, 1), classes=("cat", "dog"), mean=[0], std=[1]), "one is for classification of image inputs (8, 8, 1)"),
     ],
 )
 def test_a_model_of_another_task_or_other_classes_cannot_be_compared(
@@ -171,7 +162,7 @@ def test_a_model_of_another_task_or_other_classes_cannot_be_compared(
     monkeypatch.setattr(promotion, "read", lambda *_: replace(candidate, manifest=manifest))
     test, text = promotion.judged(candidate, "models:/other/1", Paths(), environment)
     assert test is None
-    assert text.startswith(f"it could not be compared with models:/other/1: the two models have different {difference}")
+    assert text.startswith(f"it could not be compared with models:/other/1: {difference}")
 
 
 def test_a_run_that_is_not_in_mlflow_yet_is_sent_first(registry: Registry, promote: Promote) -> None:
@@ -187,22 +178,11 @@ def test_a_model_without_a_run_is_refused(registry: Registry) -> None:
         promotion.find_logged("model.safetensors", unknown, Store(environment), environment)  # type: ignore[arg-type]
 
 
-def test_a_model_of_a_deleted_run_is_refused_with_the_command_that_restores_it(registry: Registry, refused: Callable[..., str]) -> None:
+def test_a_model_of_a_deleted_run_is_refused(registry: Registry, refused: Callable[..., str]) -> None:
     (run_id,) = Record(registry.folder / ".pipeline/journal" / registry.runs["rate"]).run_ids.values()
     registry.client.delete_run(run_id)
-    assert f"mlflow runs restore --run-id {run_id}`" in refused("promote", registry.runs["rate"], "deleted")
+    assert "MLflow has no run with this model" in refused("promote", registry.runs["rate"], "deleted")
     registry.client.restore_run(run_id)
-
-
-def test_a_model_in_another_store_is_refused_with_the_way_to_it(registry: Registry) -> None:
-    other = Environment.model_validate({"DVC_ROOT": registry.folder, "MLFLOW_TRACKING_URI": "sqlite:///other.db"})
-    opened(other)
-    first: Any = SimpleNamespace(
-        digest=files.digest(registry.folder / "models/model.safetensors"),
-        run=Record(registry.folder / ".pipeline/journal" / registry.runs["first"]),
-    )
-    with pytest.raises(Refusal, match="or set MLFLOW_TRACKING_URI to the store that has the run"):
-        promotion.find_logged(registry.runs["first"], first, Store(other), other)
 
 
 def test_another_registry_is_refused_and_the_same_one_is_not(registry: Registry, refused: Callable[..., str], monkeypatch) -> None:
@@ -213,10 +193,9 @@ def test_another_registry_is_refused_and_the_same_one_is_not(registry: Registry,
         assert "MLFLOW_REGISTRY_URI: models are registered in the store of MLFLOW_TRACKING_URI only" in refused(*arguments)
 
 
-def test_names_that_mlflow_cannot_store_are_refused() -> None:
-    for registered, alias in (("a/b", "a"), ("", "a"), ("a b", "a"), ("digits", "latest"), ("digits", "v3"), ("digits", "")):
-        with pytest.raises(Refusal, match=": is not a valid "):
-            promotion.refuse_bad_names(registered, alias)
+@pytest.mark.parametrize("words", [("a/b",), ("it's",), ("digits", "--alias", "v3")])
+def test_names_that_mlflow_cannot_store_are_refused(registry: Registry, refused: Callable[..., str], words: tuple[str, ...]) -> None:
+    assert "mlflow.db failed (" in refused("promote", registry.runs["first"], *words)
 
 
 def test_without_a_store_nothing_is_created(working: Checkout, refused: Callable[..., str]) -> None:

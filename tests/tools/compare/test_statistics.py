@@ -41,14 +41,3 @@ def test_the_interval_is_the_same_every_time_and_mirrors_when_the_models_are_swa
     assert bootstrap(differences, weights, 0.95) == [(low, high)]
     ((mirrored_low, mirrored_high),) = bootstrap(-differences, weights, 0.95)
     assert (mirrored_low, mirrored_high) == (pytest.approx(-high), pytest.approx(-low))
-
-
-def test_a_large_split_is_resampled_in_blocks_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    differences, weights = np.random.default_rng(3).normal(size=(2, 500)), np.ones(500)
-    whole = bootstrap(differences, weights, 0.95)
-    monkeypatch.setattr(paired, "BLOCK_DRAWS", 3500)
-    assert bootstrap(differences, weights, 0.95) == whole, "blocks change the memory alone"
-    monkeypatch.setattr(paired, "MOST_DRAWS", 1)
-    for (low, high), (fewer_low, fewer_high) in zip(whole, bootstrap(differences, weights, 0.95), strict=True):
-        assert (fewer_low, fewer_high) == (pytest.approx(low, abs=0.02), pytest.approx(high, abs=0.02))
-        assert (fewer_low, fewer_high) != (low, high)

@@ -133,7 +133,9 @@ def test_several_files_are_upgraded_all_or_none(parameters: Parameters, refused:
     Path("search.yaml").write_text(older, encoding="utf-8")
     Path("mine.yaml").write_text(text("digits", *NEW) + "more: 1\n", encoding="utf-8")
     assert "more: is not a section" in refused("set", "--upgrade", "search.yaml", "mine.yaml")[0]
-    assert refused("search", "search.yaml") == [f"search.yaml:1: processes: is missing: {UPGRADE.replace('--upgrade', '--upgrade FILE')}"]
+    (missing,) = refused("search", "search.yaml")
+    assert missing.startswith("search.yaml:1: processes: is missing: ")
+    assert "set --upgrade FILE" in missing
     assert Path("search.yaml").read_text(encoding="utf-8") == older
     Path("mine.yaml").write_text(text("digits", *NEW), encoding="utf-8")
     assert main(["set", "--upgrade", "search.yaml", "mine.yaml"]) == 0

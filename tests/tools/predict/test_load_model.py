@@ -75,8 +75,8 @@ def test_models_that_are_no_ensemble_are_refused_with_the_difference(write_model
     with pytest.raises(Refusal, match="averages the probabilities of classes, and the task multi_label has no classes"):
         load_ensemble([of_labels, first])
     for path, difference in (
-        (of_names, r"different classes: image inputs \(8, 8, 1\) and 3 outputs \(ant, bee, .*\), and image .* \(a, b, c\)"),
-        (of_size, r"different inputs: .* \(8, 8, 1\) .*, and .* \(16, 4, 1\)"),
+        (of_names, r"image inputs \(8, 8, 1\) and 3 outputs \(ant, bee, .*\), the other .* \(a, b, c\)"),
+        (of_size, r"\(8, 8, 1\) .*, the other .* \(16, 4, 1\)"),
         (of_precision, "predicts in bf16, and the other in fp32: train them with the same train.precision"),
     ):
         with pytest.raises(Refusal, match=rf"{path.name}: cannot be averaged with {first.name}: .*{difference}"):
