@@ -3,7 +3,6 @@
 ONNX is one file for ONNX Runtime and other runtimes. PT2 is the program of `torch.export`, for PyTorch without this project's code.
 """
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -45,41 +44,39 @@ Program = Callable[[NDArray[np.generic]], NDArray[np.floating]]
 """Maps an array of samples to outputs."""
 
 
-class Unequal(Exception):
+class Unequal(Refusal):
     """Raised if an exported program cannot be run, or if its outputs are not those of the model."""
 
+    exit_code = 1
 
-def run(subject: str, format: str, output: str | None, others: Sequence[str]) -> int:  # noqa: A002  # the names of the command line
+
+def run(subject: str, format: str, output: str | None, others: Sequence[str]) -> None:  # noqa: A002  # the names of the command line
     """Write a model to a file in another format. Print the path of this file, and the largest difference between its outputs and those of
     the model.
 
     `subject` names the model: see `runs/find.py`. `format` is "onnx" or "pt2". `output` is the path to write. If it is None, the file is
     written beside the model file or, for a run or a model in MLflow, in `models/`. With `others`, the names of further models, it gives the
-    mean of the probabilities of all, and its default name is `ensemble`. Returns 0; but returns 1 and writes no file if an output differs by
-    more than the tolerance (TOLERANCE), or if the file cannot be run.
+    mean of the probabilities of all, and its default name is `ensemble`.
     """
     if format == "onnx" and (missing := [name for name in PACKAGES if find_spec(name) is None]):
         remedy = "run `make setup-export` in the checkout (the container image has no ONNX: export outside of it, or choose `--format pt2`)"
         raise Refusal(f"--format onnx: {', '.join(missing)} is not installed: {remedy}")
     paths, environment = Paths(), Environment.read()
-    try:
-        with ExitStack() as stack:
-            found = [stack.enter_context(find.located(name, paths, environment)) for name in (subject, *others)]
-            # a model of MLflow is in a temporary folder, and that of a run in its journal
-            beside = found[0].path if found[0].is_file else paths.model
-            target = Path(output) if output else beside.with_name(f"{'ensemble' if others else beside.stem}.{format}")
-            export([each.path for each in found], format, target, paths, environment)
-    except Unequal as unequal:
-        print(f"error: {unequal}", file=sys.stderr)
-        return 1
-    return 0
+    with ExitStack() as stack:
+        found = [stack.enter_context(find.located(name, paths, environment)) for name in (subject, *others)]
+        # a model of MLflow is in a temporary folder, and that of a run in its journal
+        beside = found[0].path if found[0].is_file else paths.model
+        target = Path(output) if output else beside.with_name(f"{'ensemble' if others else beside.stem}.{format}")
+        if target.is_dir() or not target.parent.is_dir() or target.suffix == paths.model.suffix:
+            raise Refusal(f"--output {target}: should be the name of a file in a folder that exists, and of no model file")
+        export([each.path for each in found], format, target, paths, environment)
 
 
 def export(models: Sequence[Path], name: str, target: Path, paths: Paths, environment: Environment) -> None:
     """Write the model of the file `models[0]`, or several models as one, in the format `name` to `target`, and print how its outputs were compared.
 
     `target` is written only if the outputs are equal within the tolerance. Raises Unequal if they are not, or if the program cannot be run.
-    Raises Refusal if the model file, the output path or the prepared data cannot be used, or if the format does not support the model.
+    Raises Refusal if the model file or the prepared data cannot be used, or if the format does not support the model.
     """
     members = [Member(str(path), *model_file.load(path, complete=True)) for path in models]
     model, manifest = averaged(members), members[0].manifest
@@ -87,27 +84,26 @@ def export(models: Sequence[Path], name: str, target: Path, paths: Paths, enviro
     if manifest.spec.targets.stored == "within":
         problem = "this model writes texts token by token, and an exported program has no loop for it"
         raise Refusal(f"--format {name}: {problem}: use `load_model` or a model of MLflow")
-    for path, (_, member, _) in zip(models, members, strict=True):
+    for _, member, _ in members:
         # ONNX Runtime cannot compute convolutions in bf16 on a CPU, and compilers round bf16 at other places than PyTorch does.
         member.float().bf16_weights = False
-        refuse_output(target, model=path)
     threads = Machine.set_up(environment.model_copy(update={"device": "cpu"})).threads
     rows, origin = samples(manifest.spec, paths)
     with torch.inference_mode():
         dtype = str(model(torch.from_numpy(inputs.random_samples(2))).numpy().dtype)
+    axes, written = variable_axes(inputs), FORMATS[name]
     with files.replacing(target) as draft:
         try:
-            FORMATS[name].write(capture(model, inputs), variable_axes(inputs), metadata(manifest, models, dtype), draft)
+            written.write(capture(model, inputs), axes, metadata(manifest, models, dtype), draft)
         except OSError:
             raise
         except Exception as error:  # exporters raise exceptions of many types
-            raise Refusal(
-                f"--format {name}: this model cannot be exported ({untrusted.reason(error)}): choose another `--format`"
-            ) from error
+            problem = f"this model cannot be exported ({untrusted.reason(error)})"
+            raise Refusal(f"--format {name}: {problem}: choose another `--format`") from error
         try:
-            largest = compare(model, FORMATS[name].load(draft, threads), rows, variable_length=len(variable_axes(inputs)) > 1)
+            largest = compare(model, written.load(draft, threads), rows, variable_length=len(axes) > 1)
         except Exception as error:  # so do runtimes
-            raise Unequal(f"the exported program cannot be run, and was not written: {untrusted.reason(error)}") from error
+            raise Unequal(f"{target}: was not written, because the exported program cannot be run: {untrusted.reason(error)}") from error
         unit = f", in {model.postprocessing.unit}" if model.postprocessing else ""
         difference = f"largest difference {largest:.2g} (allowed: {TOLERANCE:.0e}){unit}"
         if not largest <= TOLERANCE:  # NaN, too
@@ -115,14 +111,6 @@ def export(models: Sequence[Path], name: str, target: Path, paths: Paths, enviro
     sizes = ", ".join(map(str, shape(inputs)))
     print(f"export: {target} ({target.stat().st_size / 1e6:.2f} MB) takes ({sizes}) {inputs.dtype.__name__}, returns {dtype}")
     print(f"export: compared on {origin}: {difference}")
-
-
-def refuse_output(target: Path, *, model: Path) -> None:
-    """Raise Refusal if `target` is a folder, is in a folder that does not exist, or is the model file itself."""
-    if target.is_dir() or not target.parent.is_dir():
-        raise Refusal(f"--output {target}: should be the name of a file in a folder that exists")
-    if target.exists() and model.exists() and target.samefile(model):
-        raise Refusal(f"--output {target}: is the model file itself: write another path")
 
 
 def samples(spec: Spec, paths: Paths) -> tuple[NDArray[Any], str]:
@@ -264,9 +252,9 @@ def load_pt2(path: Path, _: int) -> Program:
     with path.open("rb") as file:
         module = torch.export.load(file).module()
 
+    @torch.inference_mode()
     def run(inputs: NDArray[np.generic]) -> NDArray[np.floating]:
-        with torch.inference_mode():
-            outputs: NDArray[np.floating] = module(torch.from_numpy(inputs)).numpy()
+        outputs: NDArray[np.floating] = module(torch.from_numpy(inputs)).numpy()
         return outputs
 
     return run

@@ -228,13 +228,9 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., s
 
 def test_an_output_path_that_cannot_be_written_is_refused(mlp: Path, folder: Path, refused: Callable[..., str]) -> None:
     model = str(mlp)
-    no_file = "should be the name of a file in a folder that exists"
-    assert refused(model, "--format", "pt2", "--output", str(folder)) == f"--output {folder}: {no_file}"
-    assert refused(model, "--format", "pt2", "--output", "model.safetensors") == (
-        "--output model.safetensors: is the model file itself: write another path"
-    )
-    assert refused(model, "--format", "pt2", "--output", "none/model.pt2") == f"--output none/model.pt2: {no_file}"
-    assert not Path("none").exists()
+    for output in (str(folder), "model.safetensors", "none/model.pt2"):
+        no_file = "should be the name of a file in a folder that exists, and of no model file"
+        assert refused(model, "--format", "pt2", "--output", output) == f"--output {output}: {no_file}"
 
 
 def test_onnx_without_its_packages_is_refused_with_the_command(mlp: Path, refused, monkeypatch) -> None:

@@ -16,14 +16,14 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.section import ValueOf
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.reports import recorded
-from pipeline.inference import machine, model_file, networks, tensor_file
-from pipeline.runs import find, provenance
+from pipeline.inference import machine, networks, tensor_file
+from pipeline.runs import find
 from pipeline.runs.mlflow.address import Address
 from pipeline.tools.verify import command
 from pipeline.train.engine import update
 from pipeline.train.params import LoopSettings
 from tests import project
-from tests.repository import GIT, call, repository
+from tests.repository import repository
 
 MODEL = Path("models/model.safetensors")
 QUICK = {"train.steps": 4, "train.report_every_steps": 2, "train.validate_every_steps": 4}
@@ -104,9 +104,9 @@ def test_a_fresh_model_is_identical_and_verifying_it_changes_nothing(checkout: P
     assert contents(checkout) == before
 
 
-def test_a_run_is_verified_with_its_commit_and_its_own_scores(checkout: Path, verify: Verify) -> None:
+def test_a_run_is_verified_without_a_training(checkout: Path, verify: Verify) -> None:
     lines = verify(run_name())
-    assert " ".join(compared(lines)) == "run file code lock data params source machine commit changes score scores"
+    assert " ".join(compared(lines)) == "run file code lock data params source machine score"
     assert lines[-1] == f"equal: {', '.join(compared(lines))}; nothing was trained: `--retrain` trains again and compares the weights"
 
 
@@ -130,22 +130,6 @@ def test_a_model_of_an_earlier_version_is_trained_again_with_the_added_parameter
     lines = verify("--retrain")
     assert lines[-1] == "differs: code; all else is equal"
     assert len([line for line in lines if line.startswith("verify: ")]) == len([line for line in expected if line.startswith("verify: ")])
-
-
-def test_a_run_is_equal_on_the_commit_that_adds_its_parameters_and_results(checkout: Path, verify: Verify, monkeypatch) -> None:
-    monkeypatch.setenv("PIPELINE_TRACKING", "true")
-    monkeypatch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
-    shutil.rmtree(".pipeline/journal")
-    assert main(["set", "optimizer.learning_rate=0.02"]) == 0
-    assert main(["train"]) == main(["evaluate"]) == 0
-    call(checkout, *GIT, "add", "params.yaml", "metrics", "plots")
-    call(checkout, *GIT, "commit", "--quiet", "--message", "parameters and results")
-    assert verify(run_name())[-1].startswith(EQUAL)
-    Path("README.md").write_text("other words", encoding="utf-8")
-    call(checkout, *GIT, "add", "README.md")
-    call(checkout, *GIT, "commit", "--quiet", "--message", "words")
-    assert re.fullmatch(r"differs: commit: \w{12} in the journal, but \w{12} in this checkout", verify(run_name())[-1])
-    assert verify()[-1].startswith(EQUAL), "a model file holds no commit"
 
 
 def test_the_summary_names_the_run_and_refuses_scores_of_another_model(checkout: Path, monkeypatch, capsys, refused) -> None:
@@ -190,11 +174,6 @@ def prepare_other_data() -> None:
     assert main(["prepare"]) == 0
 
 
-def damage_the_data() -> None:
-    path = Path("data/prepared/train-inputs.npy")
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-
-
 def append(path: str) -> None:
     with Path(path).open("a", encoding="utf-8") as file:
         file.write("\n# edited\n")
@@ -213,14 +192,6 @@ DIGESTS = r"\w{12} in the file, but \w{12} in this checkout \(`dvc status train`
 DIFFERENCES = {
     "a flipped bit": (flip_a_bit, r"file: \w{12} in the file, but \w{12} in its contents: the file was damaged, or changed by hand"),
     "other data": (prepare_other_data, f"data: {DIGESTS}"),
-    "damaged data": (
-        damage_the_data,
-        r"data: \w{12} in the file, but none that can be read \(data/prepared/train-inputs.npy: does not match.*",
-    ),
-    "missing code": (
-        lambda: Path("pipeline/models/mlp.py").unlink(),
-        r"code: \w{12} in the file, but no pipeline/models/mlp.py in this checkout .*",
-    ),
     "another lock file": (lambda: append("requirements.lock"), f"lock: {DIGESTS}"),
     "other parameters": (edit_the_parameters, r"params: optimizer.learning_rate: 0.003 in the file, but 0.25 in params.yaml"),
     "another score": (edit_a_score, r"score: accuracy: 0.75 in metrics/evaluate.json, but 0\.\d+ in this evaluation"),
@@ -239,52 +210,17 @@ def test_another_number_of_threads_is_a_difference_of_the_machine(checkout: Path
     assert verify()[-1] == f"differs: machine: threads: {threads} in the file, but {threads + 1} in this machine"
 
 
-CPUS = {
-    "a file of an earlier version, which names no CPU": (None, "{here}", "nothing in the file, but {here} in this machine"),
-    "unknown in both": ("unknown", "unknown", "unknown in the file, but unknown in this machine: the two may differ"),
-}
-
-
-@pytest.mark.parametrize(("there", "here", "message"), CPUS.values(), ids=CPUS)
-def test_a_cpu_that_is_another_or_unknown_is_a_difference_of_the_machine(
-    checkout: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch, there: str | None, here: str, message: str
-) -> None:
-    cpu = machine.cpu_model()
-    there, here = there and there.format(here=cpu), here.format(here=cpu)
-    monkeypatch.setattr(machine, "cpu_model", lambda: here)
-
-    def recorded(_: dict, metadata: dict) -> None:
-        metadata["fingerprint"] |= {"cpu": there}
-        if there is None:
-            del metadata["fingerprint"]["cpu"], metadata["fingerprint"]["extensions"]
-
-    reseal(recorded)
-    lines = verify()
-    assert lines[-1] == f"differs: machine: cpu: {message.format(there=there, here=here)}"
-    assert model_file.load(MODEL), "such a file is read as ever"
-
-
-def test_an_edited_checkout_differs_from_that_of_a_run(checkout: Path, verify: Verify) -> None:
-    append("pipeline/tools/ui.py")
-    assert re.fullmatch(
-        r"differs: changes: none in the journal, but M pipeline/tools/ui.py \(digest \w{12}\) in this checkout", verify(run_name())[-1]
-    )
-
-
-def test_an_unknown_commit_is_a_difference(checkout: Path, verify: Verify) -> None:
-    journal = Path(".pipeline/journal", run_name(), "events.jsonl")
-    commit = call(checkout, "git", "rev-parse", "HEAD").strip()
-    shutil.rmtree(".git")
-    unknown = provenance.gather(Environment.read())["git.commit"]
-    journal.write_text(journal.read_text(encoding="utf-8").replace(commit, unknown), encoding="utf-8")
-    assert verify(run_name())[-1] == f"differs: commit: {unknown} in the journal, but {unknown} in this checkout"
+def test_a_cpu_that_is_unknown_is_a_difference_of_the_machine(checkout: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "cpu_model", lambda: "unknown")
+    reseal(lambda _, metadata: metadata["fingerprint"].update(cpu="unknown"))
+    assert verify()[-1] == "differs: machine: cpu: unknown in the file, but unknown in this machine: the two may differ"
 
 
 def test_the_scores_of_a_run_are_compared_with_its_journal(checkout: Path, verify: Verify) -> None:
     journal = Path(".pipeline/journal", run_name(), "events.jsonl")
     edited = re.sub(r'"test/accuracy":[\d.]+', '"test/accuracy":0.75', journal.read_text(encoding="utf-8"))
     journal.write_text(edited, encoding="utf-8")
-    assert re.fullmatch(r"differs: scores: test/accuracy: 0.75 in the journal, but 0\.\d+ in this evaluation", verify(run_name())[-1])
+    assert re.fullmatch(r"differs: score: test/accuracy: 0.75 in the journal, but 0\.\d+ in this evaluation", verify(run_name())[-1])
 
 
 def test_a_metric_of_an_earlier_evaluation_only_is_no_difference(checkout: Path, verify: Verify, monkeypatch) -> None:
@@ -315,23 +251,11 @@ def test_tensors_of_other_forms_or_bits_differ() -> None:
     assert command.difference("w", zero / 0, zero / 0) is None, "equal bits of NaN"
 
 
-BEST = {**QUICK, "train.steps": 8, "train.export_weights": "best"}
-
-
-def test_a_step_that_differs_after_training_again_is_named(checkout: Path, verify: Verify) -> None:
-    project.write_params(Path(), BEST)
-    assert main(["train"]) == 0
-    best = tensor_file.load(MODEL)[1]["step"]
-    other = {4: 8, 8: 4}[best]
-    reseal(lambda _, metadata: metadata.update(step=other))
+@pytest.mark.parametrize(("key", "value", "text"), [("step", 3, "3 in the file, but 4"), ("channels_last", True, "true in the file, but false")])
+def test_metadata_that_differ_after_training_again_are_named(checkout: Path, verify: Verify, key: str, value: object, text: str) -> None:
+    reseal(lambda _, metadata: metadata.update({key: value}))
     assert main(["evaluate"]) == 0
-    assert verify("--retrain")[-1] == f"differs: training: step: {other} in the file, but {best} in the new training"
-
-
-def test_a_manifest_that_contradicts_its_data_or_parameters_is_named_after_training_again(checkout: Path, verify: Verify) -> None:
-    reseal(lambda _, metadata: metadata.update(channels_last=True))
-    assert main(["evaluate"]) == 0
-    assert verify("--retrain")[-1] == "differs: training: channels_last: true in the file, but false in the new training"
+    assert verify("--retrain")[-1] == f"differs: training: {key}: {text} in the new training"
 
 
 def test_an_equal_model_in_a_file_of_other_bytes_differs(checkout: Path, verify: Verify) -> None:
@@ -362,6 +286,7 @@ def test_a_subject_that_cannot_be_found_and_a_missing_file_are_refused(checkout:
     assert refused("verify", "nobody") == [f"nobody: is no {kinds} of this checkout: give another name; the newest runs are {run_name()}"]
     for missing, message in (
         ("metrics/evaluate.json", "metrics/evaluate.json: is missing: run `dvc repro`"),
+        ("data/prepared/train-inputs.npy", "data/prepared/train-inputs.npy: "),
         ("data/prepared/spec.json", "data/prepared/spec.json: is missing: run `dvc repro prepare`"),
         ("models/model.safetensors", "models/model.safetensors: is missing: DVC removes it until "),
     ):
@@ -373,7 +298,7 @@ def test_a_subject_that_cannot_be_found_and_a_missing_file_are_refused(checkout:
 
 def test_metrics_of_another_program_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "evaluate.json"
-    for content in ('"[1]"', "{", "{}", '{"test": {}, "model": "x"}', '{"test": {"accuracy": null}, "model": "x"}', "[" * 100_000):
+    for content in ("{", "{}", '{"test": {}, "model": "x"}'):
         path.write_text(content, encoding="utf-8")
         with pytest.raises(Refusal, match=r"evaluate\.json: was not written by this version of the pipeline"):
             recorded.read(path)
