@@ -50,15 +50,13 @@ def linear_scores(prepared: Prepared, test: Split, preprocessing: nn.Module) -> 
     if num_features > MOST_FEATURES:
         return {}
 
+    @torch.no_grad()
     def features(rows: NDArray[Any]) -> Floats:
-        with torch.no_grad():
-            found: Floats = preprocessing(torch.from_numpy(np.array(rows))).double().numpy()
+        found: Floats = preprocessing(torch.from_numpy(np.array(rows))).double().numpy()
         return np.column_stack([found, np.ones(len(found))])
 
     def fit(numbers: Floats) -> Floats:
-        penalties = np.full(num_features + 1, PENALTY)
-        penalties[-1] = 0.0
-        products, sums = np.diag(penalties), np.zeros((len(penalties), numbers.shape[1]))
+        products, sums = np.diag([PENALTY] * num_features + [0.0]), np.zeros((num_features + 1, numbers.shape[1]))
         for start in range(0, len(train), BLOCK_ROWS):
             block = features(train.inputs[start : start + BLOCK_ROWS])
             products += block.T @ block

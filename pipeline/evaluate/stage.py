@@ -29,7 +29,6 @@ from pipeline.inference.machine import Machine, set_determinism
 from pipeline.inference.measuring import refuse_unfit
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
-from pipeline.inference.precision import ChosenPrecision
 
 MAX_NAMES = 100
 """Largest number of characters of class names in a message."""
@@ -128,15 +127,13 @@ def judge(
     split, device = prepared.split(TEST), machine.device
     batch_size = min(params.evaluate.batch_size, len(split))
     set_determinism(manifest.inference.train.deterministic)
-    requested, chosen = params.evaluate.test_time_augmentation, precision.choose(manifest.precision, device)
-    task = EVALUATIONS.module(spec.targets.kind)
+    requested, task = params.evaluate.test_time_augmentation, EVALUATIONS.module(spec.targets.kind)
     evaluator: Evaluator = task.Evaluator(spec, params.evaluate)
     measured = intervals.MeasuredWithIntervals(params.evaluate, spec, num_samples=len(split), batch_size=batch_size)
     refuse_unfit(measured.metrics, spec.targets, "evaluate.metrics", device)
     model.to(device)
-    captures = device.type == "cuda" and machine.graphs == "on"
     with torch_errors.with_remedies(size="evaluate.batch_size"):
-        feed([evaluator, measured], model, split, device, precision=chosen, batch_size=batch_size, captures=captures)
+        feed([evaluator, measured], model, split, manifest, machine, batch_size=batch_size)
         if hasattr(evaluator, "write_texts"):
             evaluator.write_texts(model.eval(), split.inputs, batch_size, device)
         scores = evaluator.scores() | measured.scores() | spec.targets.baseline_scores(prepared.train.targets, split.targets)
@@ -144,8 +141,7 @@ def judge(
             scores |= columns.linear_scores(prepared, split, networks.preprocessing(spec.inputs, channels_last=False))
         if requested != "none":
             augmented = task.Evaluator(spec, params.evaluate)
-            views = tta.Averaged(model, requested)
-            feed([augmented], views, split, device, precision=chosen, batch_size=batch_size, captures=captures)
+            feed([augmented], tta.Averaged(model, requested), split, manifest, machine, batch_size=batch_size)
             scores[f"accuracy_{requested}"] = augmented.scores()["accuracy"]
     return evaluator, scores
 
@@ -153,8 +149,8 @@ def judge(
 def mean_loss(model: Model, manifest: Manifest, spec: Spec, machine: Machine, params: EvaluateParams, split: Split) -> float:
     """Return the mean loss of the model on a split, in the unit of the loss in `metrics/evaluate.json`."""
     evaluator: Evaluator = EVALUATIONS.module(spec.targets.kind).Evaluator(spec, params.evaluate)
-    batch_size, chosen = min(params.evaluate.batch_size, len(split)), precision.choose(manifest.precision, machine.device)
-    feed([evaluator], model, split, machine.device, precision=chosen, batch_size=batch_size, captures=False)
+    batch_size = min(params.evaluate.batch_size, len(split))
+    feed([evaluator], model, split, manifest, machine, batch_size=batch_size, captures=False)
     if hasattr(evaluator, "mean_loss"):  # of numbers: the losses of samples are in the squared unit of the targets
         return float(evaluator.mean_loss())
     found = evaluator.sample_scores()
@@ -165,20 +161,20 @@ def feed(
     receivers: Sequence[Receiver],
     model: nn.Module,
     split: Split,
-    device: torch.device,
+    manifest: Manifest,
+    machine: Machine,
     *,
-    precision: ChosenPrecision,
     batch_size: int,
-    captures: bool,
+    captures: bool = True,
 ) -> None:
     """Add the model's outputs for a split to each of `receivers`, batch by batch, in the order of the split.
 
-    If `captures` is True, the forward pass is captured as a CUDA graph, which changes no output.
+    If `captures` is True, the forward pass is captured as a CUDA graph where the machine has them, which changes no output.
     """
-    graphs = Graphs(device, "evaluate") if captures else None
-    tensors = loader.SplitTensors(split, device)
-    batches = loader.scoring(tensors, batch_size=batch_size)
-    for outputs, targets in networks.predict(model, batches, precision=precision, device=device, graphs=graphs):
+    device, chosen = machine.device, precision.choose(manifest.precision, machine.device)
+    graphs = Graphs(device, "evaluate") if captures and device.type == "cuda" and machine.graphs == "on" else None
+    batches = loader.scoring(loader.SplitTensors(split, device), batch_size=batch_size)
+    for outputs, targets in networks.predict(model, batches, precision=chosen, device=device, graphs=graphs):
         assert targets is not None
         for receiver in receivers:
             receiver.add(outputs, targets)

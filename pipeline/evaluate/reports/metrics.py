@@ -1,7 +1,6 @@
 """Computes the scores in `metrics/evaluate.json`, and the calibration: the confidence of predictions compared with their accuracy."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -32,8 +31,7 @@ def refuse_damaged(finite: NDArray[np.bool_]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Predictions:
+class Predictions(NamedTuple):
     """Predictions for n samples. Every array has the shape (n,).
 
     The classes of a sample are ranked by their logits, with the highest logit first. If two logits are equal, the class with the lower
@@ -59,7 +57,17 @@ class Predictions:
 
         The confidence of a sample with a logit that is not finite is NaN.
         """
-        return cls(targets.astype(np.int64), *compute(logits.astype(np.float64), targets))
+        finite = np.asarray(np.isfinite(logits).all(axis=1))
+        logits = np.where(finite[:, None], logits.astype(np.float64), 0.0)
+        every = np.arange(len(logits))
+        predicted = logits.argmax(axis=1)
+        peak, actual = logits[every, predicted], logits[every, targets]
+        # Subtract the maximum: the largest exponent is then 0, and the sum is between 1 and the number of classes.
+        total = np.exp(logits - peak[:, None]).sum(axis=1)
+        equal_and_before = (logits == actual[:, None]) & (np.arange(logits.shape[1]) < targets[:, None])
+        rank = ((logits > actual[:, None]) | equal_and_before).sum(axis=1)
+        loss = np.log(total) + (peak - actual)
+        return cls(targets.astype(np.int64), predicted, np.where(finite, 1 / total, np.nan), loss, rank)
 
     @classmethod
     def joined(cls, parts: Sequence["Predictions"]) -> "Predictions":
@@ -67,8 +75,7 @@ class Predictions:
 
         Raises Refusal if a confidence is NaN because a logit was not finite.
         """
-        names = [field.name for field in fields(cls)]
-        whole = cls(*joined([[getattr(part, name) for name in names] for part in parts]))
+        whole = cls(*joined(parts))
         refuse_damaged(~np.isnan(whole.confidence))
         return whole
 
@@ -76,26 +83,6 @@ class Predictions:
         """Return the numbers of at most `most` wrongly predicted samples, by descending confidence; ties are in sample order."""
         wrong = np.flatnonzero(~self.correct)
         return wrong[np.argsort(-self.confidence[wrong], kind="stable")][:most]
-
-
-def compute(logits: Floats, targets: NDArray[np.integer]) -> tuple[Integers, Floats, Floats, Integers]:
-    """Return four arrays (n,): for each row of `logits`, the predicted class, its confidence, the loss, and the rank of the actual class.
-
-    `logits` is an array (n, classes), and `targets` (n,) are the actual classes. The rank is 0 if the prediction is correct. The confidence
-    is NaN if a logit in the row is not finite.
-    """
-    finite = np.asarray(np.isfinite(logits).all(axis=1))
-    logits = np.where(finite[:, None], logits, 0.0)
-    every = np.arange(len(logits))
-    predicted = logits.argmax(axis=1)
-    peak = logits[every, predicted]
-    # Subtract the maximum: the largest exponent is then 0, and the sum is between 1 and the number of classes.
-    total = np.exp(logits - peak[:, None]).sum(axis=1)
-    actual = logits[every, targets]
-    likelier = logits > actual[:, None]
-    equal_and_before = (logits == actual[:, None]) & (np.arange(logits.shape[1]) < targets[:, None])
-    rank = (likelier | equal_and_before).sum(axis=1)
-    return predicted, np.where(finite, 1 / total, np.nan), np.log(total) + (peak - actual), rank
 
 
 class SampleScores(NamedTuple):

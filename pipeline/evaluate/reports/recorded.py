@@ -6,8 +6,7 @@ The model's label is the first digits of its file's SHA-256.
 
 import csv
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from pipeline.inference.scores import Calibration
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Row = Mapping[str, object]
+Row = Mapping[str, Any]
 """A row of the training history. Its values may be text or numbers."""
 MODEL, DIGITS = "model", 12
 """The key of the model's label, and the length of the label, which is the first hexadecimal digits of the model file's SHA-256."""
@@ -155,14 +154,6 @@ def metrics_at(step: int, rows: Iterable[Mapping[str, str]], *splits: str) -> di
     """
     found = next((row for row in rows if row.get("step") == str(step)), {})
     return {name: float(cell) for name, cell in found.items() if cell and str(name).partition("/")[0] in splits}
-
-
-def points(rows: Sequence[Row], name: str) -> Iterator[tuple[int, float]]:
-    """Yield the step and the value of the column `name`, for each row of the history in which this value is a finite number."""
-    for row in rows:
-        cell = row.get(name)
-        if cell not in (None, "") and math.isfinite(value := float(str(cell))):
-            yield int(float(str(row["step"]))), value
 
 
 def write_confusion(path: Path, *, targets: Integers, predicted: Integers, classes: Sequence[str]) -> None:

@@ -1,14 +1,11 @@
 """Plots what a classifier gets wrong: the confusion matrix, its worst mistakes as images, and of several labels the scores of each."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
-from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from pipeline.core.refusal import counted
@@ -19,45 +16,6 @@ MOST_COUNTED = 20
 """The cells show their counts if there are at most this many classes."""
 LONGEST_TICK, MOST_BARS = 24, 40
 OF_LABELS = {"average_precision": canvas.BLUE, "f1": canvas.VERMILION}
-
-
-@dataclass(frozen=True)
-class Ticks:
-    """The class names to show on both axes: all of them, or fewer if not all would be readable.
-
-    `side` is the length of each side of the matrix in inches. `shown` are the numbers of the classes to show, and `names` their names.
-    `size` is the font size in points. `upright` is True if the names of the predicted classes are rotated by 90 degrees. The names need a
-    space of `width` inches beside the matrix and of `height` inches below it.
-    """
-
-    side: float
-    shown: range
-    names: list[str]
-    size: float
-    upright: bool
-
-    @classmethod
-    def of(cls, classes: Sequence[str]) -> "Ticks":
-        side = float(np.clip(0.5 * len(classes), 2.4, 9.5))
-        points_each = 72 * side / len(classes)
-        size = float(np.clip(0.8 * points_each, 5.5, 9.5))
-        shown = range(0, len(classes), int(np.ceil(1.1 * size / points_each)))
-        names = [canvas.label(classes[number], number, LONGEST_TICK) for number in shown]
-        return cls(side, shown, names, size, max(map(len, names)) * 0.65 * size > 0.9 * shown.step * points_each)
-
-    @property
-    def width(self) -> float:
-        return max(map(len, self.names)) * 0.6 * self.size / 72
-
-    @property
-    def height(self) -> float:
-        return self.width if self.upright else self.size / 72
-
-    def put(self, axes: Axes, part: str) -> None:
-        axes.set_xticks(self.shown, self.names, size=self.size, rotation=90 if self.upright else 0)
-        axes.set_yticks(self.shown, self.names, size=self.size)
-        left_out = f" (one in {self.shown.step} is named)" if self.shown.step > 1 else ""
-        axes.set(xlabel=f"predicted {part}{left_out}", ylabel=f"actual {part}{left_out}")
 
 
 def plot_confusion(path: Path, *, targets: Integers, predicted: Integers, classes: Sequence[str]) -> None:
@@ -74,39 +32,41 @@ def plot_confusion(path: Path, *, targets: Integers, predicted: Integers, classe
 
 def plot_counts(path: Path, counts: Integers, shares: Floats, classes: Sequence[str], *, title: str, part: str = "class") -> None:
     """Plot a matrix of `counts`, with one row per actual class and one column per predicted class, and write the figure to `path`. `shares` are
-    the colours of the cells, and `part` is what the axes call a class.
+    the colours of the cells, and `part` is what the axes call a class. Not all classes are named if their names would not be readable.
     """
-    ticks = Ticks.of(classes)
-    with canvas.figure(path, max(ticks.side + ticks.width + 1.7, 5.2), ticks.side + ticks.height + 1) as figure:
+    side_inches = float(np.clip(0.5 * len(classes), 2.4, 9.5))
+    points_each = 72 * side_inches / len(classes)
+    size = float(np.clip(0.8 * points_each, 5.5, 9.5))
+    named = range(0, len(classes), int(np.ceil(1.1 * size / points_each)))
+    names = [canvas.label(classes[number], number, LONGEST_TICK) for number in named]
+    longest = max(map(len, names))
+    is_upright = longest * 0.65 * size > 0.9 * named.step * points_each
+    width = longest * 0.6 * size / 72
+    height = width if is_upright else size / 72
+    with canvas.figure(path, max(side_inches + width + 1.7, 5.2), side_inches + height + 1) as figure:
         figure.suptitle(title)
         axes = figure.add_subplot()
         # A power below 1, because errors of a few percent would be invisible beside a diagonal near 100%.
         image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.4, vmin=0, vmax=1), interpolation="nearest")
         canvas.bare(axes)
-        ticks.put(axes, part)
-        add_scale(figure, axes, image, part)
+        axes.set_xticks(named, names, size=size, rotation=90 if is_upright else 0)
+        axes.set_yticks(named, names, size=size)
+        left_out = f" (one in {named.step} is named)" if named.step > 1 else ""
+        axes.set(xlabel=f"predicted {part}{left_out}", ylabel=f"actual {part}{left_out}")
+        label = f"share of the actual {part} (%)"
+        scale = figure.colorbar(image, ax=axes, label=label, fraction=0.05, shrink=0.8, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1])
+        scale.ax.set_yticklabels(["0", "1", "5", "20", "50", "100"])
+        scale.ax.tick_params(length=0)
+        scale.outline.set_visible(False)
         if len(classes) <= MOST_COUNTED:
-            write_counts(axes, counts, shares)
+            for actual, answer in zip(*np.nonzero(counts), strict=True):
+                colour = "white" if shares[actual, answer] > 0.25 else canvas.INK
+                axes.text(answer, actual, f"{counts[actual, answer]}", ha="center", va="center", color=colour, size=9)
 
 
 def count(targets: Integers, predicted: Integers, num_classes: int) -> Integers:
     """Return an array (num_classes, num_classes): the number of samples for each actual class (row) and predicted class (column)."""
     return np.bincount(targets * num_classes + predicted, minlength=num_classes**2).reshape(num_classes, num_classes)
-
-
-def add_scale(figure: Figure, axes: Axes, image: AxesImage, part: str) -> None:
-    scale = figure.colorbar(
-        image, ax=axes, label=f"share of the actual {part} (%)", fraction=0.05, shrink=0.8, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1]
-    )
-    scale.ax.set_yticklabels(["0", "1", "5", "20", "50", "100"])
-    scale.ax.tick_params(length=0)
-    scale.outline.set_visible(False)
-
-
-def write_counts(axes: Axes, counts: Integers, shares: Floats) -> None:
-    for actual, answer in zip(*np.nonzero(counts), strict=True):
-        colour = "white" if shares[actual, answer] > 0.25 else canvas.INK
-        axes.text(answer, actual, f"{counts[actual, answer]}", ha="center", va="center", color=colour, size=9)
 
 
 TITLE = "Most confident mistakes"
@@ -117,45 +77,25 @@ TILE, PICTURE = 1.8, 1.6
 TITLE_HEIGHT, NUMBER_HEIGHT, CAPTION_HEIGHT = 0.5, 0.2, 0.65
 
 
-@dataclass(frozen=True)
-class Grid:
-    """The position of each image; sizes are in inches. Positions are computed here, because matplotlib's layouts would shrink the images to
-    fit the captions.
+def grid(shown: int, *, aspect: float) -> tuple[float, float, list[tuple[float, float, float, float]]]:
+    """Return the width and the height in inches of a figure of `shown` images, and the left, bottom, width and height of each image, as
+    fractions of the figure. They are computed here, because matplotlib's layouts would shrink the images to fit the captions.
+
+    The number of columns is that of a square grid, or up to 1.6 times as large if fewer places then stay empty. `aspect` is height / width
+    of an image.
     """
-
-    rows: int
-    columns: int
-    picture_height: float
-
-    @classmethod
-    def of(cls, shown: int, *, aspect: float) -> "Grid":
-        """Choose the numbers of rows and columns for `shown` images.
-
-        The number of columns is that of a square grid, or up to 1.6 times as large if fewer places then stay empty. `aspect` is height /
-        width of an image.
-        """
-        square = int(np.ceil(np.sqrt(shown)))
-        columns = min(range(square, int(1.6 * square) + 1), key=lambda columns: -shown % columns)
-        return cls(-(-shown // columns), columns, PICTURE * float(np.clip(aspect, 0.4, 1.5)))
-
-    @property
-    def width(self) -> float:
-        return max(self.columns * TILE, 4.0)
-
-    @property
-    def height(self) -> float:
-        return TITLE_HEIGHT + self.rows * self.row_height
-
-    @property
-    def row_height(self) -> float:
-        return NUMBER_HEIGHT + self.picture_height + CAPTION_HEIGHT
-
-    def rectangle(self, place: int) -> tuple[float, float, float, float]:
-        """Return left, bottom, width and height of the image at position `place` (from 0, row by row), as fractions of the figure."""
-        row, column = divmod(place, self.columns)
-        left = (self.width - self.columns * TILE) / 2 + column * TILE + (TILE - PICTURE) / 2
-        bottom = (self.rows - row - 1) * self.row_height + CAPTION_HEIGHT
-        return left / self.width, bottom / self.height, PICTURE / self.width, self.picture_height / self.height
+    square = int(np.ceil(np.sqrt(shown)))
+    columns = min(range(square, int(1.6 * square) + 1), key=lambda columns: -shown % columns)
+    rows = -(-shown // columns)
+    picture_height = PICTURE * float(np.clip(aspect, 0.4, 1.5))
+    row_height = NUMBER_HEIGHT + picture_height + CAPTION_HEIGHT
+    width, height = max(columns * TILE, 4.0), TITLE_HEIGHT + rows * row_height
+    places = []
+    for row, column in (divmod(place, columns) for place in range(shown)):
+        left = (width - columns * TILE) / 2 + column * TILE + (TILE - PICTURE) / 2
+        bottom = (rows - row - 1) * row_height + CAPTION_HEIGHT
+        places.append((left / width, bottom / height, PICTURE / width, picture_height / height))
+    return width, height, places
 
 
 def plot_mistakes(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, classes: Sequence[str], most: int) -> None:
@@ -167,34 +107,25 @@ def plot_mistakes(path: Path, *, images: NDArray[np.uint8], predictions: Predict
     wrong = np.count_nonzero(~predictions.correct)
     shown = predictions.most_confident_mistakes(min(most, MOST_SHOWN))
     if len(shown) == 0:
-        why = (
-            f"All {len(predictions.targets):,} test samples are predicted correctly."
-            if wrong == 0
-            else "evaluate.mistakes is 0, so none are shown."
-        )
-        canvas.note(path, TITLE, why)
+        all_correct = f"All {len(predictions.targets):,} test samples are predicted correctly."
+        canvas.note(path, TITLE, "evaluate.mistakes is 0, so none are shown." if wrong else all_correct)
         return
-    grid = Grid.of(len(shown), aspect=images.shape[1] / images.shape[2])
-    with canvas.figure(path, grid.width, grid.height) as figure:
+    width, height, places = grid(len(shown), aspect=images.shape[1] / images.shape[2])
+    with canvas.figure(path, width, height) as figure:
         figure.set_layout_engine("none")
-        figure.suptitle(f"{TITLE}: {len(shown)} of {wrong:,}", y=1 - 0.12 / grid.height)
-        for place, sample in enumerate(shown):
-            axes = figure.add_axes(grid.rectangle(place))
+        figure.suptitle(f"{TITLE}: {len(shown)} of {wrong:,}", y=1 - 0.12 / height)
+        for place, sample in zip(places, shown, strict=True):
+            axes = figure.add_axes(place)
             axes.set_axis_off()
-            show(axes, images[sample])
+            image = images[sample] if images.shape[-1] == 3 else images[sample].mean(axis=-1)  # in grey
+            axes.imshow(image, cmap="gray", vmin=0, vmax=255)
+            axes.set_title(f"sample {sample}", size=7.5, color=canvas.MUTED, pad=3)
             caption(axes, predictions, sample, classes)
-
-
-def show(axes: Axes, image: NDArray[np.uint8]) -> None:
-    """Show an image with three channels in colour. Show any other image in grey, as the mean of its channels."""
-    picture = image if image.shape[-1] == 3 else image.mean(axis=-1)
-    axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
 
 
 def caption(axes: Axes, predictions: Predictions, sample: int, classes: Sequence[str]) -> None:
     actual, answer = (int(numbers[sample]) for numbers in (predictions.targets, predictions.predicted))
     names = [canvas.label(classes[number], number, LONGEST_TITLE) for number in (actual, answer)]
-    axes.set_title(f"sample {sample}", size=7.5, color=canvas.MUTED, pad=3)
     text = f"actual: {names[0]}\npredicted: {names[1]}\nconfidence: {predictions.confidence[sample]:.1%}"
     axes.annotate(text, (0.5, 0), (0, -4), xycoords="axes fraction", textcoords="offset points", ha="center", va="top", size=7.5)
 
