@@ -4,12 +4,9 @@ The time of a step is measured without the profiler, which would make the step l
 come from a few more steps under PyTorch's profiler.
 """
 
-import gzip
-import json
 import os
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +15,6 @@ from typing import Any, NamedTuple
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import adding_lines, load
 from pipeline.core.prepared import Prepared
@@ -115,7 +111,8 @@ def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, 
                     step()
             synchronize(machine.device)
     if trace:
-        write_trace(profiler, trace)
+        trace.parent.mkdir(parents=True, exist_ok=True)
+        profiler.export_chrome_trace(str(trace))
     by = "self_device_time_total" if on_gpu else "self_cpu_time_total"
     parts = f" in micro-batches of {settings.micro_batch_size}" if settings.micro_batch_size < settings.batch_size else ""
     return Profile(
@@ -143,19 +140,15 @@ def traced(events: Sequence[Any], steps: int, *, on_gpu: bool) -> Traced:
     if on_gpu:
         computing_s = seconds(on_device) - copying_s
     else:
-        operations = [event for event in on_host if is_operation(event.name) and is_in_step(event)]
-        computing_s = sum(event.self_cpu_time_total for event in operations) / 1e6 / steps
+        computing_s = sum(event.self_cpu_time_total for event in on_host if is_operation(event)) / 1e6 / steps
     waiting_s, step_s = (seconds(event for event in on_host if event.name == name) for name in (WAITING, STEP))
     return Traced(waiting_s, computing_s, copying_s, step_s)
 
 
-def is_operation(name: str) -> bool:
-    """Return True if an event with this name is an operation of PyTorch, such as `aten::mm`, and not Python code."""
-    return name.startswith(COMPILED) or "::" in name
-
-
-def is_in_step(event: Any) -> bool:
-    """Return True if the event happens in a step and outside of its wait for data."""
+def is_operation(event: Any) -> bool:
+    """Return True if the event is an operation of PyTorch, such as `aten::mm`, and not Python code, in a step and outside of its wait for data."""
+    if not (event.name.startswith(COMPILED) or "::" in event.name):
+        return False
     while event and event.name not in (STEP, WAITING):
         event = event.cpu_parent
     return bool(event) and event.name == STEP
@@ -173,15 +166,3 @@ def shares(step_s: float, traced: Traced, *, on_gpu: bool) -> dict[str, float]:
     else:
         waiting, computing = traced.waiting_s / traced.step_s, traced.computing_s / traced.step_s
     return dict(zip(VERDICTS, (waiting, 1.0 - waiting - computing, computing), strict=True))
-
-
-def write_trace(profiler: profile, path: Path) -> None:
-    """Write the trace to `path`, without the name of the machine, which is private: users share traces."""
-    with tempfile.TemporaryDirectory(prefix="profile-") as folder:
-        whole = Path(folder, "trace.json")
-        profiler.export_chrome_trace(str(whole))
-        document = json.loads(whole.read_text(encoding="utf-8", errors="replace"))
-    document.pop("host_name", None)
-    content = json.dumps(document).encode()
-    with files.replacing(path) as draft:
-        draft.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
