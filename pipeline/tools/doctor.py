@@ -5,7 +5,6 @@ What other tools say themselves is left to them: docs/doctor.md names them.
 
 import os
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -102,13 +101,11 @@ def driver(environment: Environment) -> Finding:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in gpu_diagnostics.HIDING
     if found.devices and found.cuda and needed and int(major(found.cuda)) >= int(major(needed)) and not hidden:
         return ok(f"NVIDIA driver {found.driver} (up to CUDA {found.cuda}), torch is built for CUDA {needed}")
-    if obstacle := gpu_diagnostics.obstacle(needed, system=SYSTEM, driver=found.driver):
-        text, _, remedy = obstacle.partition(": ")
-        return Finding("problem" if device.startswith("cuda") else "ok" if device == "cpu" else "warning", text, remedy)
-    if device.startswith("cuda"):
-        remedy = "`unset PIPELINE_DEVICE`, or run on a machine with a GPU"
-        return problem(f"PIPELINE_DEVICE={device}, but this machine has no NVIDIA GPU", remedy)
-    return ok("no NVIDIA GPU: training runs on the CPU")
+    obstacle = gpu_diagnostics.obstacle(needed, system=SYSTEM, driver=found.driver)
+    if not obstacle and not device.startswith("cuda"):
+        return ok("no NVIDIA GPU: training runs on the CPU")
+    text, _, remedy = (obstacle or "this machine has no NVIDIA GPU: `unset PIPELINE_DEVICE`").partition(": ")
+    return Finding("problem" if device.startswith("cuda") else "ok" if device == "cpu" else "warning", text, remedy)
 
 
 def gpus(environment: Environment) -> Finding:
@@ -123,9 +120,7 @@ def gpus(environment: Environment) -> Finding:
     if not lacking or device == "cpu":
         return ok(text)
     text += f". torch's CUDA {cuda} needs compute capability {dot(oldest)}, which GPU {', '.join(lacking)} lacks"
-    remedy = (
-        f"choose another GPU by CUDA_VISIBLE_DEVICES, `export PIPELINE_DEVICE=cpu`, or another build of torch ({gpu_diagnostics.REBUILD})"
-    )
+    remedy = f"choose another GPU by CUDA_VISIBLE_DEVICES, or another build of torch ({gpu_diagnostics.REBUILD})"
     return Finding("problem" if device.startswith("cuda") and len(lacking) == len(devices) else "warning", text, remedy)
 
 
@@ -157,15 +152,12 @@ def disk(_environment: Environment) -> Finding:
 
 def ownership(_environment: Environment) -> Finding:
     """Check that this user can write to the folders that a training writes to."""
-    uid, checkout = os.geteuid(), shlex.quote(str(Path().resolve()))
+    uid = os.geteuid()
     locked = [path for path in written() if not os.access(path, os.W_OK | os.X_OK, effective_ids=True)]
     if not locked:
         return ok(f"uid {uid} can write the checkout")
     owner = locked[0].stat()
-    remedy = (
-        f"mount the folder without `:ro`, `sudo chown -R {uid}:{os.getegid()} {checkout}`, or run as its owner "
-        f"(`docker run --user {owner.st_uid}:{owner.st_gid}`)"
-    )
+    remedy = f"run as its owner (`docker run --user {owner.st_uid}:{owner.st_gid}`), or `sudo chown -R {uid} .`"
     return problem(f"uid {uid} cannot write {listed([*map(str, locked)], MOST_NAMED)}, which belongs to uid {owner.st_uid}", remedy)
 
 
@@ -185,9 +177,7 @@ def tracking(environment: Environment) -> Finding:
         store.client.search_experiments(max_results=1)
     except Exception as error:  # whatever MLflow raises
         text = f"{store.address.shown} cannot be used ({shown(reason(error), 300)}); a training runs nevertheless"
-        return warning(
-            text, "see the log of the server, docs/mlflow-server.md and `mlflow doctor`; then `python -m pipeline sync` sends the runs"
-        )
+        return warning(text, "see the log of the server and docs/mlflow-server.md; then `python -m pipeline sync` sends the runs")
     return ok(f"{store.address.shown} answers")
 
 

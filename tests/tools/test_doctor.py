@@ -201,15 +201,10 @@ def test_a_folder_that_this_user_cannot_write_is_a_problem(folder: Path) -> None
     os.chown(folder, OWNER, OWNER)
     finding = owned_as(OWNER)
     assert (finding.status, finding.text) == ("problem", f"uid {OWNER} cannot write {folder / 'models'}, which belongs to uid 0")
-    assert f"`sudo chown -R {OWNER}:" in finding.remedy
+    assert "`docker run --user 0:0`" in finding.remedy
     (folder / "models").chmod(0o1777)
     assert owned_as(OWNER).status == "ok", "as in the image, whose folders every user can write"
-    finding = owned_as(STRANGER)
-    assert (finding.status, f"cannot write {folder}, " in finding.text, f"--user {OWNER}:{OWNER}" in finding.remedy) == (
-        "problem",
-        True,
-        True,
-    )
+    assert f"cannot write {folder}, " in owned_as(STRANGER).text
 
 
 def test_a_store_answers_or_there_is_a_warning_with_the_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
