@@ -1,7 +1,6 @@
 """Writes target texts token by token: a beam search with an encoder-decoder model, which with a width of 1 always takes the most probable token."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,30 +9,18 @@ from pipeline.core.refusal import Refusal
 from pipeline.evaluate.reports.metrics import DIVERGED
 
 
-class Decodes(Protocol):
-    """The methods that a network needs to write target texts."""
-
-    def encode(self, sources: Tensor) -> Sequence[Tensor]:
-        """Return what `step` needs of the source texts (n, length): tensors whose first dimension is that of the texts."""
-        ...
-
-    def step(self, tokens: Tensor, memory: Any, cache: Any) -> tuple[Tensor, Any]:
-        """Return the logits (n, num_tokens) of the token after `tokens` (n, length) of target texts, and the cache for the next call.
-
-        `memory` is what `encode` returned for their source texts. `cache` is what the previous call returned: a list of objects whose method
-        `select(rows)` keeps the texts at `rows` (n,). It is None at the beginning. With a cache, `tokens` is a single token per text.
-        """
-        ...
-
-
 def decode(model: nn.Module, sources: Tensor, pairs: Any, *, beam: int = 1) -> list[list[int]]:
     """Return the tokens of the target text that `model` writes for each of `sources` (n, length), without the ends.
 
     A beam search keeps the `beam` beginnings of each text with the highest mean log-probability of their tokens, the end included, until all
-    of them have ended or have the target length of `pairs`, the description of the inputs. The network of `model` must have the methods of Decodes. It computes in the
-    precision of its weights. Raises Refusal if a logit is not finite.
+    of them have ended or have the target length of `pairs`, the description of the inputs. The network of `model` computes in the precision of
+    its weights, and has two methods: `encode(sources)` returns what `step` needs of the source texts, tensors whose first dimension is that of
+    the texts; `step(tokens, memory, cache)` returns the logits (n, num_tokens) of the token after `tokens` (n, length) of target texts, and the
+    cache for the next call, objects whose method `select(rows)` keeps the texts at `rows` (n,). The cache is None at the beginning; with one,
+    `tokens` is a single token per text. Raises Refusal if a logit is not finite.
     """
-    network, end, device = cast("Decodes", model.network), pairs.tokenizer.end, sources.device
+    network: Any = model.network
+    end, device = pairs.tokenizer.end, sources.device
     if not hasattr(network, "encode"):
         raise Refusal("this model cannot write texts: its network has no methods `encode` and `step` (docs/sequences.md)")
     assert end is not None

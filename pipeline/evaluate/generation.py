@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,20 +11,6 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.seeding import derive
 from pipeline.core.tokenizer_description import AnyDescription
 from pipeline.evaluate.reports.metrics import DIVERGED
-
-
-class Generative(Protocol):
-    """The methods that the network of a language model needs for generation."""
-
-    longest: int | None
-    """The largest number of tokens of a text; None if there is no bound."""
-
-    def step(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
-        """Return the logits (n, num_tokens) of the token after `tokens` (n, length), and the cache for the next call.
-
-        `cache` is what the previous call returned, or None at the beginning of a text. With a cache, `tokens` is a single token per text.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -46,22 +32,25 @@ class GenerationSettings:
 def generate(model: nn.Module, prompt: Sequence[int], *, tokenizer: AnyDescription, settings: GenerationSettings) -> Iterator[int]:
     """Yield at most `settings.length` tokens that continue `prompt`.
 
-    The generation stops earlier if `tokenizer.end` is drawn, or if prompt and output together have `network.longest` tokens. The network of
-    `model` must be Generative, and `model` in evaluation mode. The network computes in the precision of its weights: autocast would convert all
-    weights again for each token. An empty prompt is replaced by `tokenizer.end`, so the model begins a new text. Raises Refusal if the network
-    has no method `step`, if `tokenizer` has no end, if the prompt leaves no room for another token, or if a logit is not finite.
+    The network of `model`, which must be in evaluation mode, has an attribute `longest`, the largest number of tokens of a text (None without
+    a bound), and a method `step(tokens, cache)`, which returns the logits (n, num_tokens) of the token after `tokens` (n, length), and the cache
+    for the next call. The cache is None at the beginning of a text; with one, `tokens` is a single token per text.
+
+    The generation stops earlier if `tokenizer.end` is drawn, or if prompt and output together have `network.longest` tokens. The network
+    computes in the precision of its weights: autocast would convert all weights again for each token. An empty prompt is replaced by
+    `tokenizer.end`, so the model begins a new text. Raises Refusal if the network has no method `step`, if `tokenizer` has no end, if the prompt
+    leaves no room for another token, or if a logit is not finite.
     """
     end, excluded = tokenizer.end, [number for number in (tokenizer.pad, tokenizer.unknown) if number is not None and number >= 0]
     if end is None:
         raise Refusal("this model cannot generate text: its tokenizer has no token that ends a text")
-    network, tokens = cast("Generative", model.network), list(prompt) or [end]
+    network: Any = model.network
+    tokens = list(prompt) or [end]
     if not hasattr(network, "step"):
         raise Refusal("this model cannot generate text: its network has no method `step` (docs/text-models.md)")
     if network.longest is not None and len(tokens) >= network.longest:
-        raise Refusal(
-            f"the prompt has {len(tokens)} tokens, and a text of this model has at most {network.longest} tokens, with its prompt: "
-            "shorten the prompt"
-        )
+        problem = f"the prompt has {len(tokens)} tokens, and a text of this model has at most {network.longest} tokens, with its prompt"
+        raise Refusal(f"{problem}: shorten the prompt")
     assert not model.training
     length = settings.length if network.longest is None else min(settings.length, network.longest - len(tokens))
     generator = torch.Generator().manual_seed(derive(settings.seed, "generate"))

@@ -114,18 +114,9 @@ def code(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:
 
 def hardware(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:
     """Yield the machine properties that affect the bits of a result, the precision, the memory format, the micro-batch sizes after OOM, and `MACHINE_FACTS`."""
-    machines = []
-    for model in models:
-        changes = [f"{each['micro_batch_size']} from step {each['step']}" for each in model.manifest.switches]
-        machines.append(
-            {
-                **flat(model.manifest.fingerprint),
-                "precision": model.manifest.precision,
-                "channels_last": formatted(model.manifest.channels_last),
-                "micro-batch": ", ".join(changes) or None,
-            }
-        )
-    yield from differing("hardware", machines)
+    properties = ("fingerprint", "precision", "channels_last", "switches")  # switches are the micro-batches after OOM
+    machines = [flat(model.manifest.model_dump(mode="json", include={*properties})) for model in models]
+    yield from differing("hardware", [{key.removeprefix("fingerprint."): value for key, value in each.items()} for each in machines])
     for name in MACHINE_FACTS:
         yield from differing("hardware", [{name: provenance.shown(model.facts.provenance.get(name, UNKNOWN))} for model in models])
 

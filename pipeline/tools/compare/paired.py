@@ -51,8 +51,7 @@ def exact_interval(only_first: int, only_second: int, num_samples: int, level: f
     if discordant == 0:
         return 0.0, 0.0
     share = accuracy_interval(np.arange(discordant) < only_second, level)
-    low, high = ((2 * share[end] - 1) * discordant / num_samples for end in ("low", "high"))
-    return low, high
+    return (2 * share["low"] - 1) * discordant / num_samples, (2 * share["high"] - 1) * discordant / num_samples
 
 
 def bootstrap(differences: NDArray[np.float64], weights: NDArray[np.float64], level: float) -> list[tuple[float, float]]:
@@ -163,13 +162,11 @@ def averaged(members: Sequence[Member]) -> Model:
     if not targets.averaged:
         raise Refusal(f"{first.name}: an ensemble averages the probabilities of classes, and the task {targets.kind} has no classes")
     for name, _, manifest in others:
-        if reason := incomparability(first.manifest.spec, manifest.spec):
-            raise Refusal(f"{name}: cannot be averaged with {first.name}: {reason}")
+        reason = incomparability(first.manifest.spec, manifest.spec)
         if manifest.precision != first.manifest.precision:
-            raise Refusal(
-                f"{name}: cannot be averaged with {first.name}: it predicts in {manifest.precision}, and the other in "
-                f"{first.manifest.precision}: train them with the same train.precision"
-            )
+            reason = f"it predicts in {manifest.precision}, and the other in {first.manifest.precision}"
+        if reason:
+            raise Refusal(f"{name}: cannot be averaged with {first.name}: {reason}")
     return Model(MeanOfProbabilities([member.model for member in members]), nn.Identity()).eval()  # a new module is in training mode
 
 
@@ -183,10 +180,9 @@ class EvaluationSplit:
         if TEST not in self.record.splits:
             raise Refusal(f"{paths.prepared}: has no test split: set source.test above 0, and run `dvc repro`")
         self.document = Document.read(paths.params)
-        params = load(self.document, EvaluateParams).for_task(self.prepared.spec.targets.kind)
-        self.params = EvaluateParams.model_construct(
-            evaluate=params.evaluate.model_copy(update={"test_time_augmentation": "none"})
-        )  # a paired test compares the predictions for the unmodified inputs
+        settings = load(self.document, EvaluateParams).for_task(self.prepared.spec.targets.kind).evaluate
+        # a paired test compares the predictions for the unmodified inputs
+        self.params = EvaluateParams.model_construct(evaluate=settings.model_copy(update={"test_time_augmentation": "none"}))
 
     @cached_property
     def baseline(self) -> SampleScores:

@@ -1,7 +1,6 @@
 """`promote`: register a model in MLflow, and give it an alias only if it is no worse than the model that has the alias now."""
 
 import sys
-from collections.abc import Collection
 from contextlib import AbstractContextManager, redirect_stdout
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,6 @@ from pipeline.core.untrusted import shown
 from pipeline.inference.digits import rounded
 from pipeline.inference.machine import Machine
 from pipeline.runs import find
-from pipeline.runs.events import is_pending
-from pipeline.runs.mlflow import mirror
 from pipeline.runs.mlflow.store import MODEL_TAG, Store, existing
 from pipeline.tools.compare.comparing import test_sections
 from pipeline.tools.compare.models import ComparedModel, read
@@ -39,7 +36,7 @@ def run(subject: str, name: str, alias: str, force: bool) -> int:
         candidate, store = read(subject, paths, environment), Store(environment)
         store.refuse_other_registry()
         with refusing(subject, store):
-            logged = find_logged(subject, candidate, store, environment)
+            logged = find_logged(subject, candidate, store)
             holder = existing(lambda: store.client.get_model_version_by_alias(name, alias))
         if holder and holder.tags.get(MODEL_TAG) == candidate.digest:
             version, text = str(holder.version), "it had the alias before, so nothing changed"
@@ -85,39 +82,24 @@ def refusing(name: str, store: Store) -> AbstractContextManager[None]:
     return store.refusing(name, f"MLflow at {store.address.shown} failed", ": `python -m pipeline doctor` names what is wrong with it")
 
 
-def find_logged(name: str, candidate: ComparedModel, store: Store, environment: Environment) -> "LoggedModel":
+def find_logged(name: str, candidate: ComparedModel, store: Store) -> "LoggedModel":
     """Return the logged model in MLflow with the candidate's model file: that of the named run, else the newest with the same bytes.
 
-    If the run is not in MLflow yet, such as that of the best trial of a search, wait for its mirror, and send the rest.
-
-    Raises Refusal if there is none. A bare file cannot be registered: MLflow serves the logged model of a run, which names its data,
-    parameters and commit, and a file has none of these.
+    Raises Refusal if there is none, or its run was deleted. A bare file cannot be registered: MLflow serves the logged model of a run, which
+    names its data, parameters and commit, and a file has none of these.
     """
     if name.startswith("models:"):
         return find.find_logged(name, store)
-    run = candidate.run
-    logged = newest_logged(candidate.digest, run.run_ids.values() if run else [name], store)
-    if logged is None and run and is_pending(run.folder):
-        print(f"promote: sending the run {run.name} to MLflow", flush=True)
-        mirror.wait(environment, run.folder)
-        if is_pending(run.folder):
-            mirror.deliver(run.folder, store)
-        logged = newest_logged(candidate.digest, run.run_ids.values(), store)
-    if logged is None:
+    run_ids = candidate.run.run_ids.values() if candidate.run else [name]
+    experiments = [each.experiment_id for each in store.client.search_experiments()]
+    found = store.client.search_logged_models(experiments, filter_string=f"tags.`{MODEL_TAG}` = '{candidate.digest}'")
+    kept = [each for each in found if str(each.status) == "READY" and each.source_run_id and store.active(each.source_run_id)]
+    if not kept:
         raise Refusal(
             f"{shown(name)}: MLflow has no run with this model: send its run with `python -m pipeline sync`, record the model of a finished "
             "`dvc repro` with `python -m pipeline summary`, or set MLFLOW_TRACKING_URI to the store that has the run"
         )
-    return logged
-
-
-def newest_logged(digest: str, run_ids: Collection[str], store: Store) -> "LoggedModel | None":
-    """Return the logged model with the SHA-256 `digest`: that of one of the runs, else the newest; None if there is none, or its run was deleted."""
-    experiments = [each.experiment_id for each in store.client.search_experiments()]
-    found = store.client.search_logged_models(experiments, filter_string=f"tags.`{MODEL_TAG}` = '{digest}'")
-    ready = sorted((each for each in found if str(each.status) == "READY"), key=lambda each: each.creation_timestamp)
-    kept = [each for each in ready if each.source_run_id and store.active(each.source_run_id)]
-    return next((each for each in kept if each.source_run_id in run_ids), kept[-1] if kept else None)
+    return max(kept, key=lambda each: (each.source_run_id in run_ids, each.creation_timestamp))
 
 
 def register(store: Store, name: str, logged: "LoggedModel", digest: str) -> str:

@@ -182,14 +182,16 @@ class SearchRunner:
         try:
             text = replaced(self.search.params, params)
         except Refusal as refused:  # each value is valid by itself
-            self.finish(trial, "FAIL", reason=refused.on_one_line)
+            self.study.finish(trial, "FAIL", reason=refused.on_one_line)
             return
         trial.write(text, self.parent)
         last_step = self.num_steps(Document.of(text, trial.paths.params).data)
         is_pruned = self.should_prune(trial, last_step)
         while trial.left and not is_pruned:
-            self.refuse_changes(trial)
+            self.study.refuse_changed(self.identity())  # the data, the lock file or the code may be edited meanwhile
             stage = trial.left[0]
+            if stage != PREPARE and sizes_and_test(read_record(trial.paths.prepared)) != sizes_and_test(self.record):
+                raise Refusal(f"{Paths().prepared}: source.root has changed since it was made: undo the change, or run `dvc repro prepare`")
             child = start(trial, device, self.tags(trial.number, params))
             self.children.append(child)
             has_ended = False
@@ -202,32 +204,21 @@ class SearchRunner:
                 child.terminate()
                 child.wait()
             elif stage in trial.left:
-                self.finish(trial, "FAIL", reason=trial.failure(child.returncode))
+                self.study.finish(trial, "FAIL", reason=trial.failure(child.returncode))
                 return
         if is_pruned:
-            self.finish(trial, "PRUNED")
+            self.study.finish(trial, "PRUNED")
             return
         metrics, trial.step = trial.exported()
-        if self.metric in metrics:
-            more = {"scores": trial.scores()} if self.search.repeated else {}
-            self.finish(trial, "COMPLETE", metrics[self.metric], **more)
-        else:
-            self.finish(trial, "FAIL", reason=f"the validation after step {trial.step} does not determine {self.metric}")
+        if self.metric not in metrics:
+            self.study.finish(trial, "FAIL", reason=f"the validation after step {trial.step} does not determine {self.metric}")
+            return
+        more = {"scores": trial.scores()} if self.search.repeated else {}
+        self.study.finish(trial, "COMPLETE", metrics[self.metric], **more)
 
     def should_prune(self, trial: TrialFolder, last_step: int) -> bool:
         """Read the new validations of a trial one by one, until the study asks to prune the trial."""
         return any(self.study.should_prune(trial.values) and step < last_step for step in trial.validations(self.metric))
-
-    def refuse_changes(self, trial: TrialFolder) -> None:
-        """Raise Refusal if the data, the lock file or the code has changed since the search began: they may be edited while it runs."""
-        self.study.refuse_changed(self.identity())
-        if trial.left[0] != PREPARE and sizes_and_test(read_record(trial.paths.prepared)) != sizes_and_test(self.record):
-            raise Refusal(f"{Paths().prepared}: source.root has changed since it was made: undo the change, or run `dvc repro prepare`")
-
-    def finish(self, trial: TrialFolder, state: study.State, value: float | None = None, **attributes: Any) -> None:
-        """Record the outcome of a trial in the study."""
-        name = trial.journal.name if trial.journal else ""
-        self.study.finish(trial.number, state, value, values=trial.values, step=trial.step, run=name, **attributes)
 
     def tags(self, number: int, params: Mapping[str, Any]) -> dict[str, str]:
         """Return the tags of a trial's run, with its name."""

@@ -20,6 +20,7 @@ from pipeline.inference.digits import rounded
 from pipeline.runs.run_description import short, short_keys
 from pipeline.runs.table import show
 from pipeline.tools.search.settings import FOLDS, REPEATED, Search, Value, distribution
+from pipeline.tools.search.trial import TrialFolder
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -135,17 +136,18 @@ class Study:
 
         return self._pruner.prune(self._study, create_trial(state=TrialState.RUNNING, intermediate_values=dict(enumerate(values, 1))))
 
-    def finish(self, number: int, state: State, value: float | None = None, *, values: Sequence[float] = (), **attributes: Any) -> None:
-        """Record the end of a trial: its state, the value of a complete trial, those of its validations, and `attributes` by any names."""
+    def finish(self, trial: TrialFolder, state: State, value: float | None = None, **attributes: Any) -> None:
+        """Record the outcome of a trial: its state, the value of a complete trial, those of its validations, and `attributes` by any names."""
         from optuna.trial import TrialState
 
         study = self._storage.get_study_id_from_name(self.search.settings.name)
-        trial_id = self._storage.get_trial_id_from_study_id_trial_number(study, number)
-        for validation, each in enumerate(values, 1):
+        trial_id = self._storage.get_trial_id_from_study_id_trial_number(study, trial.number)
+        for validation, each in enumerate(trial.values, 1):
             self._storage.set_trial_intermediate_value(trial_id, validation, each)
-        for name, attribute in attributes.items():
+        run = trial.journal.name if trial.journal else ""
+        for name, attribute in {"step": trial.step, "run": run, **attributes}.items():
             self._storage.set_trial_user_attr(trial_id, name, attribute)
-        self._study.tell(number, value, TrialState[state])  # last: until then, a repeated search runs the trial again
+        self._study.tell(trial.number, value, TrialState[state])  # last: until then, a repeated search runs the trial again
 
 
 def described(params: Mapping[str, Value]) -> str:

@@ -15,7 +15,7 @@ from pipeline.inference.machine import Machine
 from pipeline.runs.provenance import code_between
 from pipeline.tools.compare.comparing import paired_tests
 from pipeline.tools.compare.differences import DifferingRow, causes, conclusion, differences
-from pipeline.tools.compare.models import ComparedModel, Facts, of_results, read
+from pipeline.tools.compare.models import ComparedModel, Facts, read
 from pipeline.tools.compare.paired import Paired
 from tests import project
 from tests.specs import text_spec
@@ -90,9 +90,9 @@ def test_lock_machine_and_starting_weights_are_compared(models: Models) -> None:
     assert [(row.kind, row.name, row.values[1]) for row in differences([first, other])] == [
         ("data", "starting weights", "f" * 12),
         ("lock", "requirements.lock", "e" * 12),
-        ("hardware", "threads", "7"),
         ("hardware", "precision", "bf16"),
         ("hardware", "channels_last", "true"),
+        ("hardware", "threads", "7"),
     ]
     assert causes(first, other) == ["the data", "requirements.lock", "the machine"]
 
@@ -175,13 +175,6 @@ def test_models_without_a_common_test_split_are_not_tested_but_the_others_are(mo
         assert str(reason).startswith(f"{model.name}: nothing shows that data/prepared has its test split: run `dvc repro prepare`")
     (reason,) = paired_with([of_split(first), rate])
     assert str(reason).startswith(f"{first.name}: nothing shows")
-
-
-def test_a_file_has_the_scores_of_the_last_evaluation_if_they_are_its_own(working: Checkout) -> None:
-    recorded = json.loads(Path("metrics/evaluate.json").read_bytes())["test"]
-    assert of_results(Path("models/model.safetensors"), Paths()).metrics["test/accuracy"] == recorded["accuracy"]
-    other = Path(".pipeline/journal", working.runs["first"], "model.safetensors")
-    assert of_results(other, Paths()) == Facts()
 
 
 def test_an_unknown_name_is_refused(working: Checkout, refused: Callable[..., str]) -> None:

@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from mlflow import MlflowClient
 
 from pipeline.__main__ import main
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.runs.journal import journals
 from pipeline.runs.mlflow import mirror
@@ -165,17 +163,9 @@ def test_a_model_of_another_task_or_other_classes_cannot_be_compared(
     assert text.startswith(f"it could not be compared with models:/other/1: {difference}")
 
 
-def test_a_run_that_is_not_in_mlflow_yet_is_sent_first(registry: Registry, promote: Promote) -> None:
-    assert promote(registry.runs["code"], "sent") == (0, "promote: sent version 1 is sent@champion: no version had this alias")
-
-
-def test_a_model_without_a_run_is_refused(registry: Registry) -> None:
-    """As where the run was recorded without its model: it has nothing to send."""
-    environment, unknown = Environment.read(), SimpleNamespace(digest="0" * 64, run=None)
-    with pytest.raises(
-        Refusal, match=r"model\.safetensors: MLflow has no run with this model: send its run with `python -m pipeline sync`"
-    ):
-        promotion.find_logged("model.safetensors", unknown, Store(environment), environment)  # type: ignore[arg-type]
+def test_a_run_that_is_not_in_mlflow_yet_is_refused_with_the_command_that_sends_it(registry: Registry, refused: Callable[..., str]) -> None:
+    message = refused("promote", registry.runs["code"], "sent")
+    assert f"{registry.runs['code']}: MLflow has no run with this model: send its run with `python -m pipeline sync`" in message
 
 
 def test_a_model_of_a_deleted_run_is_refused(registry: Registry, refused: Callable[..., str]) -> None:

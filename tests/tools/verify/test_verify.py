@@ -251,7 +251,9 @@ def test_tensors_of_other_forms_or_bits_differ() -> None:
     assert command.difference("w", zero / 0, zero / 0) is None, "equal bits of NaN"
 
 
-@pytest.mark.parametrize(("key", "value", "text"), [("step", 3, "3 in the file, but 4"), ("channels_last", True, "true in the file, but false")])
+@pytest.mark.parametrize(
+    ("key", "value", "text"), [("step", 3, "3 in the file, but 4"), ("channels_last", True, "true in the file, but false")]
+)
 def test_metadata_that_differ_after_training_again_are_named(checkout: Path, verify: Verify, key: str, value: object, text: str) -> None:
     reseal(lambda _, metadata: metadata.update({key: value}))
     assert main(["evaluate"]) == 0
