@@ -7,11 +7,10 @@ come from a few more steps under PyTorch's profiler.
 import os
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -58,46 +57,14 @@ def run(*, trace: str | None, speedup: bool) -> None:
         prepared = Prepared.open(paths.prepared)
         if speedup:
             print_comparison(params, prepared, machine)
-            return
-        print("\n".join(profile_training(params, prepared, machine, trace=Path(trace) if trace else None).lines()))
-    if trace:
-        print(f"trace: {trace}: open it at https://ui.perfetto.dev")
+        else:
+            print_profile(params, prepared, machine, trace)
 
 
-class Traced(NamedTuple):
-    """Holds what a step does under the profiler, in seconds: waits for data, computes, receives data from the host (a GPU alone), and in all."""
-
-    waiting_s: float
-    computing_s: float
-    copying_s: float
-    step_s: float
-
-
-@dataclass(frozen=True)
-class Profile:
-    """The profile of a training whose steps have `samples` samples. `shares` divides a step by the keys of VERDICTS.
-
-    `operations` is the table of PyTorch's profiler with the operations that take the most time, all profiled steps together.
+def print_profile(params: TrainParams, prepared: Prepared, machine: Machine, trace: str | None) -> None:
+    """Profile a training, and print how a step is divided, and PyTorch's table of the operations that take the most time, all profiled steps
+    together. Write these steps to the file `trace`, if given, which Chrome and Perfetto read, compressed if its name ends in `.gz`.
     """
-
-    title: str
-    samples: int
-    step_s: float
-    shares: Mapping[str, float]
-    operations: str
-
-    def lines(self) -> Iterator[str]:
-        """Yield the lines that the user sees."""
-        largest = max(self.shares, key=self.shares.__getitem__)
-        yield f"{self.title}: {1000 * self.step_s:.2f} ms a step, {self.samples / self.step_s:,.0f} samples a second\n"
-        for name, value in self.shares.items():
-            yield f"  {name:22} {value:6.1%} {1000 * value * self.step_s:8.2f} ms"
-        yield f"\nMost of the time goes into {largest} ({self.shares[largest]:.0%}): {VERDICTS[largest]}."
-        yield f"\n{self.operations}"
-
-
-def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, *, trace: Path | None = None) -> Profile:
-    """Profile a training. Write the profiled steps to `trace`, which Chrome and Perfetto read, compressed if its name ends in `.gz`."""
     trial, settings = Trial.of(params, prepared, machine), params.train
     on_gpu = machine.device.type == "cuda"
     with stepping(trial) as reports:
@@ -110,39 +77,45 @@ def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, 
                 with record_function(STEP):
                     step()
             synchronize(machine.device)
-    if trace:
-        trace.parent.mkdir(parents=True, exist_ok=True)
-        profiler.export_chrome_trace(str(trace))
-    by = "self_device_time_total" if on_gpu else "self_cpu_time_total"
     parts = f" in micro-batches of {settings.micro_batch_size}" if settings.micro_batch_size < settings.batch_size else ""
-    return Profile(
-        title=f"{trial.title}, {counted(settings.batch_size, 'sample')}{parts}",
-        samples=settings.batch_size,
-        step_s=step_s,
-        shares=shares(step_s, traced(profiler.events() or (), num_traced, on_gpu=on_gpu), on_gpu=on_gpu),
-        operations=profiler.key_averages().table(sort_by=by, row_limit=MOST_OPERATIONS, max_name_column_width=40).rstrip(),
-    )
+    speed = f"{1000 * step_s:.2f} ms a step, {settings.batch_size / step_s:,.0f} samples a second"
+    print(f"{trial.title}, {counted(settings.batch_size, 'sample')}{parts}: {speed}\n")
+    divided = shares(profiler.events() or (), num_traced, step_s, on_gpu=on_gpu)
+    for name, value in divided.items():
+        print(f"  {name:22} {value:6.1%} {1000 * value * step_s:8.2f} ms")
+    largest = max(divided, key=divided.__getitem__)
+    print(f"\nMost of the time goes into {largest} ({divided[largest]:.0%}): {VERDICTS[largest]}.\n")
+    by = "self_device_time_total" if on_gpu else "self_cpu_time_total"
+    print(profiler.key_averages().table(sort_by=by, row_limit=MOST_OPERATIONS, max_name_column_width=40).rstrip())
+    if trace:
+        Path(trace).parent.mkdir(parents=True, exist_ok=True)
+        profiler.export_chrome_trace(trace)
+        print(f"trace: {trace}: open it at https://ui.perfetto.dev")
 
 
-def traced(events: Sequence[Any], steps: int, *, on_gpu: bool) -> Traced:
-    """Return what a step does, given the events of PyTorch's profiler for `steps` steps.
+def shares(events: Sequence[Any], num_steps: int, step_s: float, *, on_gpu: bool) -> dict[str, float]:
+    """Divide a step, which takes `step_s` seconds without the profiler, by the keys of VERDICTS; the sum is 1. `events` are those of PyTorch's
+    profiler for `num_steps` steps.
 
-    A GPU computes in its kernels; those that run at the same time are counted twice. A CPU computes in operations of a step outside of its
-    wait for data.
+    A GPU computes in its kernels; those that run at the same time are counted twice. They are no slower under the profiler. A GPU that does not
+    compute waits for data while it receives some and as long as the host does, and for launches in the remaining time. A CPU computes in
+    operations of a step outside of its wait for data, and the parts are the same fractions of a step as under the profiler.
     """
     on_host = [event for event in events if event.device_type.name == "CPU"]
     on_device = [event for event in events if event.device_type.name == "CUDA" and not event.is_user_annotation]
 
     def seconds(found: Iterable[Any]) -> float:
-        return float(sum(event.time_range.elapsed_us() for event in found)) / 1e6 / steps
+        return float(sum(event.time_range.elapsed_us() for event in found)) / 1e6 / num_steps
 
-    copying_s = seconds(event for event in on_device if "HtoD" in event.name)
+    waiting_s, traced_s = (seconds(event for event in on_host if event.name == name) for name in (WAITING, STEP))
     if on_gpu:
-        computing_s = seconds(on_device) - copying_s
+        copying_s = seconds(event for event in on_device if "HtoD" in event.name)
+        computing = min((seconds(on_device) - copying_s) / step_s, 1.0)
+        waiting = min((waiting_s + copying_s) / step_s, 1.0 - computing)
     else:
-        computing_s = sum(event.self_cpu_time_total for event in on_host if is_operation(event)) / 1e6 / steps
-    waiting_s, step_s = (seconds(event for event in on_host if event.name == name) for name in (WAITING, STEP))
-    return Traced(waiting_s, computing_s, copying_s, step_s)
+        computing = sum(event.self_cpu_time_total for event in on_host if is_operation(event)) / 1e6 / num_steps / traced_s
+        waiting = waiting_s / traced_s
+    return dict(zip(VERDICTS, (waiting, 1.0 - waiting - computing, computing), strict=True))
 
 
 def is_operation(event: Any) -> bool:
@@ -152,17 +125,3 @@ def is_operation(event: Any) -> bool:
     while event and event.name not in (STEP, WAITING):
         event = event.cpu_parent
     return bool(event) and event.name == STEP
-
-
-def shares(step_s: float, traced: Traced, *, on_gpu: bool) -> dict[str, float]:
-    """Divide a step, which takes `step_s` seconds without the profiler, by the keys of VERDICTS; the sum is 1.
-
-    A GPU that does not compute waits for data while it receives some and as long as the host does, and for launches in the remaining time; its
-    kernels are no slower under the profiler. On a CPU, the parts are the same fractions of a step as under the profiler.
-    """
-    if on_gpu:
-        computing = min(traced.computing_s / step_s, 1.0)
-        waiting = min((traced.waiting_s + traced.copying_s) / step_s, 1.0 - computing)
-    else:
-        waiting, computing = traced.waiting_s / traced.step_s, traced.computing_s / traced.step_s
-    return dict(zip(VERDICTS, (waiting, 1.0 - waiting - computing, computing), strict=True))

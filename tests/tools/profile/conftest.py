@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.core.prepared import Prepared
 from pipeline.inference.machine import Machine
 from pipeline.inference.networks import Model
 from pipeline.train.params import TrainParams
@@ -33,8 +32,3 @@ def before_each_forward(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[
         monkeypatch.setattr(Model, "forward", slowed)
 
     return replace
-
-
-@pytest.fixture
-def setup(params: TrainParams, prepared: Prepared) -> tuple[TrainParams, Prepared, Machine]:
-    return params, prepared, CPU

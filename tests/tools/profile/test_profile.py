@@ -5,7 +5,7 @@ of a GPU, which is written by hand here; and the options of the verb.
 import gzip
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,17 +14,12 @@ import torch
 from torch.autograd import DeviceType
 
 from pipeline.__main__ import main
+from pipeline.core.prepared import Prepared
 from pipeline.inference.batches import loader
 from pipeline.tools.profile import profile
-from pipeline.tools.profile.profile import (
-    VERDICTS,
-    Profile,
-    Traced,
-    profile_training,
-    shares,
-    traced,
-)
+from pipeline.tools.profile.profile import VERDICTS, shares
 from pipeline.tools.profile.trial import WAITING
+from pipeline.train.params import TrainParams
 from tests import project
 from tests.tools.profile.conftest import CPU
 
@@ -49,14 +44,18 @@ def multiply(_: object) -> None:
     torch.mm(matrix, matrix)
 
 
-def profiled_with(largest: str, setup) -> Profile:
-    result = profile_training(*setup)
-    assert result.shares[largest] > 0.5
-    assert f"Most of the time goes into {largest} (" in "\n".join(result.lines())
-    return result
+@pytest.fixture
+def profiled(capsys: pytest.CaptureFixture[str], prepared: Prepared) -> Callable[[TrainParams], str]:
+    """`profiled(params)`: what `profile` prints for a training."""
+
+    def run(params: TrainParams) -> str:
+        profile.print_profile(params, prepared, CPU, None)
+        return capsys.readouterr().out
+
+    return run
 
 
-def test_slow_data_is_named(setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_data_is_named(params, profiled, monkeypatch: pytest.MonkeyPatch) -> None:
     original = loader.training
 
     def slow(*arguments, **keywords) -> Iterator:
@@ -65,44 +64,26 @@ def test_slow_data_is_named(setup, monkeypatch: pytest.MonkeyPatch) -> None:
             yield batch
 
     monkeypatch.setattr(loader, "training", slow)
-    profiled_with("waiting for data", setup)
+    assert "Most of the time goes into waiting for data (" in profiled(params)
 
 
-def test_slow_python_code_is_named(setup, before_each_forward) -> None:
+def test_slow_python_code_is_named(params, profiled, before_each_forward) -> None:
     before_each_forward(busy)
-    profiled_with("launches", setup)
+    assert "Most of the time goes into launches (" in profiled(params)
 
 
-def test_a_slow_model_is_named(setup, before_each_forward) -> None:
+def test_a_slow_model_is_named(params, profiled, before_each_forward) -> None:
     before_each_forward(multiply)
-    result = profiled_with("computing", setup)
-    first = next(line for line in result.operations.splitlines() if " aten::" in line)
-    assert "aten::mm " in first
+    lines = profiled(params).splitlines()
+    assert any(line.startswith("Most of the time goes into computing (") for line in lines)
+    assert "aten::mm " in next(line for line in lines if " aten::" in line)
 
 
-def test_the_profile_tells_everything_that_was_measured(train_params, prepared) -> None:
-    result = profile_training(train_params({"train.batch_size": 16, "train.micro_batch_size": 4}), prepared, CPU)
-    text = "\n".join(result.lines())
-    assert "mlp on cpu" in text
-    assert "in fp32, 16 samples in micro-batches of 4" in text
-    for name in VERDICTS:
-        assert name in text
-    assert result.operations in text
-    assert sum(result.shares.values()) == pytest.approx(1)
-    assert all(share > 0 for share in result.shares.values())
-
-
-DIVISIONS: dict[str, tuple[float, Traced, bool, tuple[float, ...]]] = {
-    "a gpu that is never idle waits for nothing": (1.0, Traced(0.6, 1.0, 0, 1.5), True, (0, 0, 1)),
-    "an idle gpu waits for data as long as its host, and while it receives some": (1.0, Traced(0.3, 0.2, 0.1, 1.5), True, (0.4, 0.4, 0.2)),
-    "kernels longer than the step fill it": (1.0, Traced(0, 1.2, 0.5, 1.5), True, (0, 0, 1)),
-    "a cpu divides a step as under the profiler": (1.0, Traced(0.4, 1.2, 0, 2.0), False, (0.2, 0.2, 0.6)),
-}
-
-
-@pytest.mark.parametrize(("step_s", "traced", "on_gpu", "parts"), DIVISIONS.values(), ids=DIVISIONS)
-def test_a_step_is_divided(step_s: float, traced: Traced, on_gpu: bool, parts: tuple[float, ...]) -> None:
-    assert tuple(shares(step_s, traced, on_gpu=on_gpu).values()) == pytest.approx(parts)
+def test_the_profile_tells_everything_that_was_measured(train_params, profiled) -> None:
+    text = profiled(train_params({"train.batch_size": 16, "train.micro_batch_size": 4}))
+    assert text.startswith("mlp on cpu")
+    assert "in fp32, 16 samples in micro-batches of 4: " in text
+    assert all(f"  {name} " in text for name in VERDICTS)
 
 
 def event(
@@ -120,19 +101,33 @@ def event(
     )
 
 
-def test_a_gpu_computes_in_kernels_and_receives_data_in_copies() -> None:
-    kinds = [("gemm", 20), ("Memcpy HtoD (Pinned -> Device)", 6), ("Memcpy DtoD (Device -> Device)", 4), ("Memset", 2)]
+@pytest.mark.parametrize(
+    ("waiting_ms", "kernels_ms", "copies_ms", "parts"),
+    [
+        (600, 1000, 0, (0, 0, 1)),  # a GPU that is never idle waits for nothing
+        (300, 200, 100, (0.4, 0.4, 0.2)),  # an idle one waits as long as its host, and while it receives data
+        (0, 1200, 500, (0, 0, 1)),  # kernels longer than the step fill it
+    ],
+)
+def test_a_step_on_a_gpu_is_divided(waiting_ms: float, kernels_ms: float, copies_ms: float, parts: tuple[float, ...]) -> None:
+    kinds = [
+        ("gemm", 2 * kernels_ms - 6),
+        ("Memcpy HtoD (Pinned -> Device)", 2 * copies_ms),
+        ("Memcpy DtoD (Device -> Device)", 4),
+        ("Memset", 2),
+    ]
     work = [event(name, took_ms, device=DeviceType.CUDA) for name, took_ms in kinds]
-    others = [event(WAITING, 8), event("aten::mm", 90), event("step", 100), event("step", 100, device=DeviceType.CUDA, annotates=True)]
-    assert traced(work + others, 2, on_gpu=True) == pytest.approx((0.004, 0.013, 0.003, 0.05))
+    host = [event(WAITING, 2 * waiting_ms), event("aten::mm", 90), event("step", 3000)]
+    found = shares([*work, *host, event("step", 3000, device=DeviceType.CUDA, annotates=True)], 2, 1.0, on_gpu=True)
+    assert tuple(found.values()) == pytest.approx(parts)
 
 
 def test_a_cpu_computes_in_operations_of_a_step_outside_of_its_wait_for_data() -> None:
-    step = event("step", 5)
-    waiting, backward = event(WAITING, 5, step), event("AddmmBackward0", 30, event("HookBackward", 1, step))
+    step = event("step", 100)
+    waiting, backward = event(WAITING, 20, step), event("AddmmBackward0", 30, event("HookBackward", 1, step))
     counted = [event("aten::mm", 20, backward), event("custom::kernel", 5, step), event("## Call CompiledFxGraph ffkfd2q5", 2, step)]
     others = [step, waiting, backward, event("aten::index", 20, waiting), event("aten::index", 20, event("in another thread", 1))]
-    assert traced(counted + others, 1, on_gpu=False) == pytest.approx((0.005, 0.027, 0.0, 0.005))
+    assert tuple(shares(counted + others, 1, 0.05, on_gpu=False).values()) == pytest.approx((0.2, 0.53, 0.27))
 
 
 def test_a_trace_has_the_steps_and_wrong_options_are_refused(
