@@ -115,7 +115,7 @@ def frequencies(logits: list[float], **changes: Any) -> Tensor:
 LOGITS = [50.0, 50.0, 0.0, 2.0, 1.0, 3.0]
 
 
-@pytest.mark.parametrize("temperature", [0.5, 3.0])
+@pytest.mark.parametrize("temperature", [0.5])
 def test_tokens_are_drawn_with_their_probabilities_at_the_temperature_and_never_padding_or_unknown(temperature: float) -> None:
     expected = torch.cat((torch.zeros(2), (torch.tensor(LOGITS[2:]) / temperature).softmax(0)))
     assert torch.allclose(frequencies(LOGITS, temperature=temperature), expected, atol=0.04)

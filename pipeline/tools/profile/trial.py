@@ -68,10 +68,15 @@ class Trial(Training):
         The weights in `model.weights` are not loaded, because they do not affect the speed. Raises Refusal if the settings do not fit each
         other, the data, the model or the machine.
         """
+        data = params.model_dump(mode="json")
+        loop = data["train"] | dict(changes or {})
+        steps = MANY_REPORTS * loop["report_every_steps"]
+        length = {"epochs": None, "steps": steps, "validate_every_steps": steps, "patience": None, "export_weights": "last"}
+        length["on_nonfinite"] = "skip" if loop["on_nonfinite"] == "skip" else "stop"
+        data |= {"model": {**data["model"], "weights": None}, "train": {**loop, **length}}
         with redirect_stdout(io.StringIO()), torch_errors.with_remedies(size="model"):
-            trial = cls.begin(endless(params, changes or {}), prepared, machine, Checkpoints(NO_CHECKPOINTS, 1), group=group)
-        assert isinstance(trial, cls)
-        return trial
+            endless = from_data(data, TrainParams, "params.yaml")
+            return cast("Self", cls.begin(endless, prepared, machine, Checkpoints(NO_CHECKPOINTS, 1), group=group))
 
     @property
     def title(self) -> str:
@@ -89,16 +94,6 @@ class Trial(Training):
                 with record_function(WAITING):
                     batch = next(batches)
                 yield cast("BlockBatch", MarkedBatch(batch)) if on_cpu else batch
-
-
-def endless(params: TrainParams, changes: Mapping[str, Any]) -> TrainParams:
-    """Return `params` with `changes` of the section `train`, for a training that never validates and never ends. Raises Refusal if they do not fit."""
-    data = params.model_dump(mode="json")
-    loop = data["train"] | changes
-    steps = MANY_REPORTS * loop["report_every_steps"]
-    length = {"epochs": None, "steps": steps, "validate_every_steps": steps, "patience": None, "export_weights": "last"}
-    length["on_nonfinite"] = "skip" if loop["on_nonfinite"] == "skip" else "stop"
-    return from_data({**data, "model": {**data["model"], "weights": None}, "train": {**loop, **length}}, TrainParams, "params.yaml")
 
 
 @contextmanager

@@ -158,8 +158,6 @@ def unsearchable(key: str, entry: Mapping[str, Any], *, is_grid: bool) -> Proble
     if reason and not (is_grid and key in REPEATING):
         remedy = "write `method: grid` to repeat the training with each value" if key in REPEATING else "remove it"
         return Problem(f"cannot be searched: it {reason}", remedy, at)
-    if key == FOLDS and num_values != 1:
-        return Problem("needs one number, because models of other folds validate other samples", "write a search for each", at)
     if is_grid and not num_values:
         return Problem("has no single values for a grid", "write {type: categorical, choices: [...]}", at)
     return None

@@ -228,14 +228,6 @@ def test_a_fold_of_a_source_that_has_changed_is_refused(top: Path, monkeypatch: 
     assert not FakeChild.starts
 
 
-def test_a_proposal_depends_on_the_seed(top: Path) -> None:
-    for name, seed in (("one", 1), ("same", 1), ("two", 2)):
-        projects.write({"name": name, "seed": seed, "trials": 2})
-        search()
-    assert outcome(top, "one") == outcome(top, "same")
-    assert outcome(top, "one") != outcome(top, "two")
-
-
 def test_a_search_proposes_and_prunes_like_a_study_of_optuna_in_memory(top: Path) -> None:
     seed = 12  # with this one, two trials would be pruned at their last validation
     projects.write({"seed": seed})
@@ -271,9 +263,6 @@ def test_a_longer_search_keeps_its_trials_and_the_model_of_the_best(top: Path, c
     assert "3 are finished" in capsys.readouterr().out
     best = min(outcome(top), key=lambda trial: trial[4])[0]
     assert [path.parts[-3] for path in top.glob(".pipeline/search/tiny/trials/*/models/*")] == [f"{best:04}"]
-    projects.write({"name": "kept"})
-    search(2, keep_models=True)
-    assert len(list(top.glob(".pipeline/search/kept/trials/*/models/*"))) == 2
 
 
 def test_the_table_is_ranked_and_names_what_varied(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -282,7 +271,6 @@ def test_the_table_is_ranked_and_names_what_varied(top: Path, capsys: pytest.Cap
     capsys.readouterr()
     search()
     lines = capsys.readouterr().out.splitlines()
-    assert all(line == line.rstrip() for line in lines)
     head = next(line for line in lines if "rank" in line)
     assert head.split() == ["rank", "trial", "valid/loss", "steps", "outcome", "lr", "clip_norm", "run"]
     shown = [line.split() for line in lines if " complete " in line or " pruned " in line]
@@ -302,8 +290,6 @@ def test_the_best_parameters_are_put_in_place_with_every_digit(top: Path, capsys
     trial = top / f".pipeline/search/tiny/trials/{best[0]:04}/params.yaml"
     assert Path("params.yaml").read_text() == trial.read_text() != before
     assert repr(best[2]["optimizer.learning_rate"]) in trial.read_text()
-    search(4)
-    assert len(outcome(top)) == 4, "the search goes on after its parameters were put in place"
 
 
 def test_parameters_edited_while_the_search_ran_are_not_overwritten(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,45 +364,28 @@ def test_parameters_that_do_not_fit_each_other_fail_their_trial_only(top: Path, 
     assert f",{reason}\n" in (top / ".pipeline/search/tiny/trials.csv").read_text()
 
 
-@pytest.mark.parametrize(
-    ("changes", "params", "named"),
-    [
-        ({"space": {"train.clip_norm": projects.SEARCH["space"]["train.clip_norm"]}}, {}, "space.optimizer.learning_rate"),
-        ({"direction": "maximize", "seed": 4}, {}, "direction, seed: "),
-        ({}, {"train.batch_size": 32, "train.micro_batch_size": 32}, "params.yaml train.batch_size, params.yaml train.micro_batch_size"),
-    ],
-)
-def test_a_search_that_has_changed_is_refused_with_what_to_do(
-    top: Path, changes: dict[str, Any], params: dict[str, Any], named: str
-) -> None:
+def test_a_search_that_has_changed_is_refused_with_what_to_do(top: Path) -> None:
     search(1)
-    projects.write(changes)
-    project.write_params(top, params)
-    with pytest.raises(Refusal) as caught:
-        search()
-    message = str(caught.value)
-    assert message.startswith(f".pipeline/search/tiny/study.db: since this search began, these have changed: {named}")
-    assert message.endswith("another `name:` into the search file for a new search, or remove .pipeline/search/tiny")
-
-
-def test_data_that_changed_or_is_missing_is_refused(top: Path) -> None:
-    search(1)
+    projects.write({"direction": "maximize", "seed": 4})
+    project.write_params(top, {"train.batch_size": 32, "train.micro_batch_size": 32})
     spec = top / "data/prepared/spec.json"
     content = spec.read_text()
     (top / "data/prepared").unlink()
-    with pytest.raises(Refusal, match=r"data/prepared/spec.json: is missing: run `dvc repro prepare`"):
-        search()
     files.write_text(spec, content.replace('"inputs_digest": "', '"inputs_digest": "0'))
-    with pytest.raises(Refusal, match="these have changed: data/prepared: undo"):
+    with pytest.raises(Refusal) as caught:
         search()
+    assert str(caught.value).startswith(
+        ".pipeline/search/tiny/study.db: since this search began, these have changed: direction, seed, params.yaml train.batch_size, "
+        "params.yaml train.micro_batch_size, data/prepared: "
+    )
+    assert str(caught.value).endswith("another `name:` into the search file for a new search, or remove .pipeline/search/tiny")
 
 
-def test_a_second_search_of_the_same_name_and_a_damaged_study_are_refused(top: Path) -> None:
-    folder = Path(".pipeline/search/tiny")
-    with files.locked(folder / "lock", wait=False), pytest.raises(Refusal, match="another process is running this search: wait for it"):
-        search()
-    files.write_text(folder / "study.db", "no database " * 1000)
-    with pytest.raises(Refusal, match=r"study.db: cannot be opened as a study .*: restore it, or remove .pipeline/search/tiny"):
+def test_a_second_search_of_the_same_name_is_refused(top: Path) -> None:
+    with (
+        files.locked(Path(".pipeline/search/tiny/lock"), wait=False),
+        pytest.raises(Refusal, match="another process is running this search: wait for it"),
+    ):
         search()
 
 
@@ -440,23 +409,17 @@ def failing(monkeypatch: pytest.MonkeyPatch, exit_code: int, *location: str) -> 
     monkeypatch.setattr(command, "start", Failing)
 
 
-@pytest.mark.parametrize("outcome_of_it", ["COMPLETE", "FAIL"], ids=["resumed", "told to have failed"])
-def test_a_child_that_dies_stops_the_search_and_is_resumed_unless_optuna_is_told_that_it_failed(
-    top: Path, monkeypatch: pytest.MonkeyPatch, outcome_of_it: str
-) -> None:
+def test_a_child_that_dies_stops_the_search_and_is_resumed(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     search(1)
     with monkeypatch.context() as patch:
         failing(patch, -9)
         with pytest.raises(
-            Refusal, match=r"trial 1 ended with exit code -9 \(no reason is known\): .*log.txt has its output: remove the cause, and repeat"
+            Refusal, match=r"trial 1 ended with exit code -9 \(no reason is known\): .*log.txt has its output: remove the cause"
         ):
             search(2)
-    if outcome_of_it == "FAIL":
-        study = "--storage sqlite:///.pipeline/search/tiny/study.db --study-name tiny"
-        subprocess.run(["optuna", "tell", *study.split(), "--trial-number", "1", "--state", "fail"], check=True)
     search(2)
-    assert [trial[1] for trial in outcome(top)] == ["COMPLETE", outcome_of_it]
-    assert FakeChild.starts == ([0] if outcome_of_it == "FAIL" else [0, 1])
+    assert [trial[1] for trial in outcome(top)] == ["COMPLETE", "COMPLETE"]
+    assert FakeChild.starts == [0, 1]
 
 
 @pytest.mark.parametrize(("location", "stops"), [(("train", "on_nonfinite"), False), ((), True), (("stages",), True)])

@@ -31,10 +31,7 @@ def test_a_trial_gets_one_mirror_once_its_journal_is_open_and_mlflow_has_its_par
 ) -> None:
     started: list[Path] = []
     monkeypatch.setattr(mirror, "start", lambda folder, _: started.append(folder))
-    runner: Any = SimpleNamespace(
-        parent=tmp_path / "parent", is_mirrored=True, mirrored=set(), net=closing(SimpleNamespace(close=lambda: None))
-    )
-    runner.environment = Environment.read()
+    runner: Any = SimpleNamespace(parent=tmp_path / "parent", mirrored=set(), environment=Environment.read())
     trial = TrialFolder(tmp_path / "7")
     send = SearchRunner.mirror
     written = Journal.create(trial.folder, stage="train", info=RunInfo())

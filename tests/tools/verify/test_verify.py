@@ -11,14 +11,11 @@ import torch
 
 from pipeline.__main__ import main
 from pipeline.core import files
-from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import ValueOf
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.reports import recorded
 from pipeline.inference import machine, networks, tensor_file
-from pipeline.runs import find
-from pipeline.runs.mlflow.address import Address
 from pipeline.tools.verify import command
 from pipeline.train.engine import update
 from pipeline.train.params import LoopSettings
@@ -123,13 +120,12 @@ def test_a_model_of_an_earlier_version_is_trained_again_with_the_added_parameter
         del metadata["params"]["train"]["micro_batch_size"]
         metadata["params"]["train"]["label_smoothing"] = metadata["params"].pop("loss")["label_smoothing"]
 
-    expected = verify("--retrain")
     reseal(make_older)
     monkeypatch.setattr(LoopSettings, "ADDED", {"micro_batch_size": ValueOf("train.batch_size")})
     assert verify()[-1].startswith("differs: code: 000000000000 in the file, but ")
     lines = verify("--retrain")
     assert lines[-1] == "differs: code; all else is equal"
-    assert len([line for line in lines if line.startswith("verify: ")]) == len([line for line in expected if line.startswith("verify: ")])
+    assert [line.split()[1] for line in lines if line.startswith("verify: ")][-3:] == ["weights", "training", "bytes"]
 
 
 def test_the_summary_names_the_run_and_refuses_scores_of_another_model(checkout: Path, monkeypatch, capsys, refused) -> None:
@@ -150,17 +146,6 @@ def test_the_checkouts_file_replaces_a_copy_that_was_moved_to_mlflow(checkout: P
     reseal(lambda _, metadata: metadata.update(step=3))
     remedy = "run `dvc repro` with the run's parameters, which restores the model from DVC's cache if it is there"
     assert refused("verify", run_name()) == [f"{run_name()}: the model of this run is neither on this machine nor in MLflow: {remedy}"]
-
-
-def test_the_model_of_a_later_training_in_the_same_run_of_mlflow_differs(checkout: Path, verify: Verify, monkeypatch) -> None:
-    Path(".pipeline/journal", run_name(), "model.safetensors").unlink()
-    reseal(lambda _, metadata: metadata.update(step=3))
-    stores = {"sqlite:///elsewhere.db": {"run_id": "0" * 32}, Address.of(Environment.read()).key: {"run_id": "1" * 32}}
-    files.write_json(Path(".pipeline/journal", run_name(), "delivered.json"), stores)
-    asked = []
-    monkeypatch.setattr(find, "from_mlflow", lambda name, *_: asked.append(name) or MODEL)
-    assert re.fullmatch(rf"differs: run: \w{{12}} in the journal, but \w{{12}} in {MODEL}, the model of a later .*", verify(run_name())[-1])
-    assert asked == ["1" * 32], "the run's id in the store of MLFLOW_TRACKING_URI"
 
 
 def flip_a_bit() -> None:
@@ -229,18 +214,6 @@ def test_a_metric_of_an_earlier_evaluation_only_is_no_difference(checkout: Path,
     for metrics in ("[cohen_kappa]", "[]"):
         assert main(["set", f"evaluate.metrics={metrics}"]) == main(["evaluate"]) == 0
     assert verify(run_name())[-1].startswith(EQUAL)
-
-
-def one_weight(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-    return tensors[sorted(tensors)[0]]
-
-
-def test_a_weight_that_differs_after_training_again_is_named(checkout: Path, verify: Verify) -> None:
-    reseal(lambda tensors, _: one_weight(tensors).view(-1)[:2].add_(0.5))
-    assert main(["evaluate"]) == 0
-    name = sorted(tensor_file.load(MODEL)[0])[0]
-    assert verify()[-1].startswith(EQUAL), "without --retrain the weights are compared only with their digest and score"
-    assert re.fullmatch(rf"differs: weights: {name}: 2 of \d+ elements differ, by 0.5 at most", verify("--retrain")[-1])
 
 
 def test_tensors_of_other_forms_or_bits_differ() -> None:
