@@ -57,8 +57,8 @@ def test_a_text_ends_at_the_length_asked_for_or_at_that_of_a_transformer(model: 
     network = endless(model)
     bound = None if model["name"] == "recurrent" else LENGTH
     assert network.network.longest == bound
-    for prompt in ([], [3] * 5, [3] * (LENGTH - 1)):
-        for length in (1, LENGTH - 5, 2 * LENGTH):
+    for prompt in ([], [3] * (LENGTH - 1)):
+        for length in (1, 2 * LENGTH):
             expected = length if bound is None else min(length, bound - max(1, len(prompt)))
             assert len(list(generate(network, prompt, settings=settings(length=length)))) == expected
     if bound:
@@ -115,17 +115,15 @@ def frequencies(logits: list[float], **changes: Any) -> Tensor:
 LOGITS = [50.0, 50.0, 0.0, 2.0, 1.0, 3.0]
 
 
-@pytest.mark.parametrize("temperature", [0.5])
-def test_tokens_are_drawn_with_their_probabilities_at_the_temperature_and_never_padding_or_unknown(temperature: float) -> None:
-    expected = torch.cat((torch.zeros(2), (torch.tensor(LOGITS[2:]) / temperature).softmax(0)))
-    assert torch.allclose(frequencies(LOGITS, temperature=temperature), expected, atol=0.04)
+def test_tokens_are_drawn_with_their_probabilities_at_the_temperature_and_never_padding_or_unknown() -> None:
+    expected = torch.cat((torch.zeros(2), (torch.tensor(LOGITS[2:]) / 0.5).softmax(0)))
+    assert torch.allclose(frequencies(LOGITS, temperature=0.5), expected, atol=0.04)
 
 
 @pytest.mark.parametrize(
     ("changes", "tokens"),
     [
         ({"top_k": 2}, {5, 3}),
-        ({"top_p": 1e-9}, {5}),
         ({"top_p": 0.6}, {5}),  # its probability is 0.64
         ({"top_p": 0.7}, {5, 3}),
         ({"top_k": 2, "top_p": 0.7}, {5}),  # of the two most probable alone, it has 0.73

@@ -92,9 +92,7 @@ def test_augmented_scores_stand_beside_the_plain_ones_under_a_name_of_their_own(
 def test_the_model_in_the_file_is_scored_and_not_the_one_in_params_yaml(plotted_nothing: Path) -> None:
     assert main(["evaluate"]) == 0
     before = (plotted_nothing / "metrics/evaluate.json").read_bytes()
-    project.write_params(
-        plotted_nothing, {"model": {"name": "convnet", "weights": None, "width": 3, "dropout": 0.5}, "train.precision": "bf16"}
-    )
+    project.write_params(plotted_nothing, {"model": {"name": "convnet", "weights": None, "width": 3, "dropout": 0.5}})
     assert main(["evaluate"]) == 0
     assert (plotted_nothing / "metrics/evaluate.json").read_bytes() == before
     project.write_params(plotted_nothing)

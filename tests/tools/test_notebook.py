@@ -17,7 +17,7 @@ import pytest
 from pipeline import fit
 from pipeline.core import files
 from pipeline.core.refusal import Refusal
-from pipeline.tools import notebook
+from pipeline.tools import checkout_lock, notebook
 from tests.imports import TOP
 
 CHILD = """\
@@ -89,26 +89,16 @@ def test_an_interrupt_is_passed_on_once_and_raised_after_the_child_has_saved(tmp
         assert repr(assignment) in seen[0]
 
 
-ALONE = """\
-#!{python}
-import os, signal, sys
-from pathlib import Path
-from pipeline.tools import checkout_lock, supervision
-signal.alarm(20)
-with checkout_lock.alone(Path()) as lock:
-    is_free = ("flock", "--nonblock", checkout_lock.COMMAND_LOCK, "true")
-    shares = ("flock", "--nonblock", str(lock))  # succeeds for the file descriptor that has the lock
-    print("error:", [supervision.run_all([command], os.environ, top=Path(), lock=lock) for command in (is_free, shares)])
-sys.exit(1)
-"""
-
-
-def test_its_child_and_what_that_starts_share_its_lock(tmp_path: Path, monkeypatch) -> None:
+def test_its_child_shares_its_lock(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("dvc.yaml").touch()
-    monkeypatch.setenv("PYTHONPATH", str(TOP))
-    child(tmp_path, ALONE, monkeypatch)
-    with pytest.raises(Refusal, match=r"^\[1, 0\]$"):
+    script = '#!/bin/sh\nflock --nonblock .pipeline/LOCK true; one=$?\nflock --nonblock "$SHARED"; echo "error: $one $?"\nexit 1\n'
+    child(
+        tmp_path,
+        script.replace(".pipeline/LOCK", str(checkout_lock.COMMAND_LOCK)).replace("SHARED", checkout_lock.SHARED_LOCK),
+        monkeypatch,
+    )
+    with pytest.raises(Refusal, match=r"^1 0$"):
         fit()
 
 

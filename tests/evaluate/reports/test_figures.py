@@ -60,6 +60,12 @@ def test_mistakes_of_any_shape_and_number_of_channels(tmp_path, shape):
     size(tmp_path / "m.png")
 
 
+def test_the_most_confident_mistakes_come_first():
+    logits = np.array([[1.0, 0], [0, 3.0], [0, 2.0], [0, 3.0], [5.0, 0]])
+    predictions = Predictions.of(logits, np.array([1, 0, 0, 0, 0]))
+    assert predictions.most_confident_mistakes(3).tolist() == [1, 3, 2]
+
+
 @pytest.mark.parametrize(("strength", "most"), [(100.0, 9), (2.0, 0)])
 def test_no_mistake_to_show_gives_a_figure_that_says_so(tmp_path, strength, most):
     predictions = predict(6, strength=strength)

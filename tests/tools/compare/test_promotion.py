@@ -2,9 +2,8 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +11,15 @@ from mlflow import MlflowClient
 
 from pipeline.__main__ import main
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.spec import Spec
 from pipeline.runs.journal import journals
 from pipeline.runs.mlflow import mirror
 from pipeline.runs.mlflow.store import Store
 from pipeline.runs.record import Record
 from pipeline.tools.compare import promotion
 from pipeline.tools.compare.models import read
+from pipeline.tools.compare.paired import incomparability
 from tests.runs.conftest import opened
-from tests.specs import image_spec, text_spec
+from tests.specs import text_spec
 from tests.tools.compare.conftest import Checkout, Compare
 
 
@@ -34,9 +33,6 @@ class Registry:
 
     def holder(self, name: str, alias: str = "champion") -> str:
         return str(self.client.get_model_version_by_alias(name, alias).version)
-
-    def tags(self, name: str, version: str) -> dict[str, Any]:
-        return dict(self.client.get_model_version(name, version).tags)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +82,8 @@ def test_the_alias_moves_to_a_better_model_and_not_to_a_worse_one_unless_forced(
     assert (code, registry.holder("digits")) == (0, "1")
     assert line.endswith("; --force gave it the alias")
     assert {each.version for each in registry.client.search_model_versions("name='digits'")} == {1, 2}, "none is registered twice"
-    assert registry.tags("digits", "1")["pipeline.promotion"].startswith("it is significantly worse than models:/digits/2")
+    tag = registry.client.get_model_version("digits", "1").tags["pipeline.promotion"]
+    assert tag.startswith("it is significantly worse than models:/digits/2")
     assert promote(better, "digits", "--alias", "candidate")[0] == 0
     assert (registry.holder("digits"), registry.holder("digits", "candidate")) == ("1", "2")
 
@@ -130,48 +127,25 @@ def test_a_model_from_a_store_without_its_journal_has_the_facts_of_its_run_in_ml
     assert registry.client.get_model_version("from-elsewhere", "1").model_id == version.model_id
 
 
-def test_a_model_that_cannot_be_compared_needs_force(registry: Registry, promote: Promote, tmp_path: Path, monkeypatch) -> None:
+def test_a_model_that_cannot_be_compared_needs_force(registry: Registry, promote: Promote, monkeypatch: pytest.MonkeyPatch) -> None:
     assert promote(registry.runs["first"], "uncompared")[0] == 0
-    (registry.folder / "data/prepared").rename(tmp_path / "prepared")
-    try:
-        code, line = promote(registry.runs["rate"], "uncompared")
-        assert (code, registry.holder("uncompared")) == (1, "1")
-        assert "it could not be compared with models:/uncompared/1: data/prepared/spec.json: is missing" in line
-        assert promote(registry.runs["rate"], "uncompared", "--force")[0] == 0
-        assert registry.holder("uncompared") == "2"
-    finally:
-        (tmp_path / "prepared").rename(registry.folder / "data/prepared")
+    holder = text_spec(classes=("cat", "dog"))
+    monkeypatch.setattr(promotion, "incomparability", lambda _, spec: incomparability(holder, spec))  # as if it had been trained on texts
+    code, line = promote(registry.runs["rate"], "uncompared")
+    assert (code, registry.holder("uncompared")) == (1, "1")
+    assert "it could not be compared with models:/uncompared/1: one is for classification of text inputs" in line
+    assert promote(registry.runs["rate"], "uncompared", "--force")[0] == 0
+    assert registry.holder("uncompared") == "2"
 
 
-@pytest.mark.parametrize(
-    ("holder", "difference"),
-    [
-        (text_spec(classes=("cat", "dog")), "one is for classification of text inputs"),
-        (image_spec(shape=(8, 8, 1), classes=("cat", "dog"), mean=[0], std=[1]), "one is for classification of image inputs (8, 8, 1)"),
-    ],
-)
-def test_a_model_of_another_task_or_other_classes_cannot_be_compared(
-    registry: Registry, monkeypatch, holder: Spec, difference: str
+def test_a_model_that_mlflow_does_not_have_is_refused_with_the_command_that_sends_it(
+    registry: Registry, refused: Callable[..., str]
 ) -> None:
-    """The holder is described as if it had been trained on other data."""
-    environment = Environment.read()
-    candidate = read(registry.runs["rate"], Paths(), environment)
-    manifest = candidate.manifest.model_copy(update={"spec": holder})
-    monkeypatch.setattr(promotion, "read", lambda *_: replace(candidate, manifest=manifest))
-    test, text = promotion.judged(candidate, "models:/other/1", Paths(), environment)
-    assert test is None
-    assert text.startswith(f"it could not be compared with models:/other/1: {difference}")
-
-
-def test_a_run_that_is_not_in_mlflow_yet_is_refused_with_the_command_that_sends_it(registry: Registry, refused: Callable[..., str]) -> None:
-    message = refused("promote", registry.runs["code"], "sent")
-    assert f"{registry.runs['code']}: MLflow has no run with this model: send its run with `python -m pipeline sync`" in message
-
-
-def test_a_model_of_a_deleted_run_is_refused(registry: Registry, refused: Callable[..., str]) -> None:
     (run_id,) = Record(registry.folder / ".pipeline/journal" / registry.runs["rate"]).run_ids.values()
     registry.client.delete_run(run_id)
-    assert "MLflow has no run with this model" in refused("promote", registry.runs["rate"], "deleted")
+    for name in ("rate", "code"):
+        message = refused("promote", registry.runs[name], "missing")
+        assert f"{registry.runs[name]}: MLflow has no run with this model: send its run with `python -m pipeline sync`" in message
     registry.client.restore_run(run_id)
 
 

@@ -62,10 +62,6 @@ def test_seconds_are_those_of_a_step_and_the_device_is_awaited_only_around_a_blo
     assert log == ["wait", *["step"] * 4, "wait"]
 
 
-def test_ratios_are_those_of_a_round() -> None:
-    assert trials.ratios([1.0, 2.0, 9.0], [1.0, 1.0, 3.0]) == (2.0, 1.0, 3.0)
-
-
 def test_a_block_has_as_many_steps_as_take_its_time_after_those_that_choose_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([1.0, 0.2, 1.0, 9.0])
     monkeypatch.setattr(trials, "time_block", lambda *_: next(times))

@@ -107,13 +107,6 @@ def test_a_run_is_verified_without_a_training(checkout: Path, verify: Verify) ->
     assert lines[-1] == f"equal: {', '.join(compared(lines))}; nothing was trained: `--retrain` trains again and compares the weights"
 
 
-def test_data_that_were_prepared_with_other_parameters_differ(checkout: Path, verify: Verify) -> None:
-    assert main(["set", "source.seed=2"]) == 0
-    lines = verify()
-    assert compared(lines)[-1] == "source"
-    assert lines[-1] == "differs: source: source.seed: 1 in data/prepared, but 2 in params.yaml: run `dvc repro -f prepare`"
-
-
 def test_a_model_of_an_earlier_version_is_trained_again_with_the_added_parameters(checkout: Path, verify: Verify, monkeypatch) -> None:
     def make_older(_: dict, metadata: dict) -> None:
         metadata["inputs"]["code"] = "0" * 64
@@ -136,8 +129,6 @@ def test_the_summary_names_the_run_and_refuses_scores_of_another_model(checkout:
     assert hint == "compare runs: make ui"
     reseal(lambda _, metadata: metadata.update(step=3))
     assert refused("summary") == [f"metrics/evaluate.json: has the scores of another model, not those of {MODEL}: run `dvc repro`"]
-    MODEL.unlink()
-    assert refused("summary") == [f"{MODEL}: is missing: run `dvc repro`"]
 
 
 def test_the_checkouts_file_replaces_a_copy_that_was_moved_to_mlflow(checkout: Path, verify: Verify, refused) -> None:
@@ -164,10 +155,6 @@ def append(path: str) -> None:
         file.write("\n# edited\n")
 
 
-def edit_the_parameters() -> None:
-    project.write_params(Path(), {**QUICK, "optimizer.learning_rate": 0.25})
-
-
 def edit_a_score() -> None:
     path = Path("metrics/evaluate.json")
     path.write_text(re.sub(r'"accuracy": [\d.]+', '"accuracy": 0.75', path.read_text(encoding="utf-8")), encoding="utf-8")
@@ -178,7 +165,18 @@ DIFFERENCES = {
     "a flipped bit": (flip_a_bit, r"file: \w{12} in the file, but \w{12} in its contents: the file was damaged, or changed by hand"),
     "other data": (prepare_other_data, f"data: {DIGESTS}"),
     "another lock file": (lambda: append("requirements.lock"), f"lock: {DIGESTS}"),
-    "other parameters": (edit_the_parameters, r"params: optimizer.learning_rate: 0.003 in the file, but 0.25 in params.yaml"),
+    "other parameters": (
+        lambda: main(["set", "optimizer.learning_rate=0.25"]),
+        r"params: optimizer.learning_rate: 0.003 in the file, but 0.25 in params.yaml",
+    ),
+    "data of other parameters": (
+        lambda: main(["set", "source.seed=2"]),
+        r"source: source.seed: 1 in data/prepared, but 2 in params.yaml: run `dvc repro -f prepare`",
+    ),
+    "another machine": (
+        lambda: reseal(lambda _, metadata: metadata["fingerprint"].update(threads=77)),
+        r"machine: threads: 77 in the file, but \d+ in this machine",
+    ),
     "another score": (edit_a_score, r"score: accuracy: 0.75 in metrics/evaluate.json, but 0\.\d+ in this evaluation"),
 }
 
@@ -189,31 +187,22 @@ def test_the_first_difference_is_printed_with_both_values(checkout: Path, verify
     assert re.fullmatch(f"differs: {message}", next(line for line in verify("--retrain") if line.startswith("differs: ")))
 
 
-def test_another_number_of_threads_is_a_difference_of_the_machine(checkout: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads = torch.get_num_threads()
-    monkeypatch.setenv("PIPELINE_THREADS", str(threads + 1))
-    assert verify()[-1] == f"differs: machine: threads: {threads} in the file, but {threads + 1} in this machine"
-
-
 def test_a_cpu_that_is_unknown_is_a_difference_of_the_machine(checkout: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cpu_model", lambda: "unknown")
     reseal(lambda _, metadata: metadata["fingerprint"].update(cpu="unknown"))
     assert verify()[-1] == "differs: machine: cpu: unknown in the file, but unknown in this machine: the two may differ"
 
 
-def test_the_scores_of_a_run_are_compared_with_its_journal(checkout: Path, verify: Verify) -> None:
-    journal = Path(".pipeline/journal", run_name(), "events.jsonl")
-    edited = re.sub(r'"test/accuracy":[\d.]+', '"test/accuracy":0.75', journal.read_text(encoding="utf-8"))
-    journal.write_text(edited, encoding="utf-8")
-    assert re.fullmatch(r"differs: score: test/accuracy: 0.75 in the journal, but 0\.\d+ in this evaluation", verify(run_name())[-1])
-
-
-def test_a_metric_of_an_earlier_evaluation_only_is_no_difference(checkout: Path, verify: Verify, monkeypatch) -> None:
+def test_the_scores_of_a_run_are_those_in_its_journal_as_far_as_they_are_measured_now(checkout: Path, verify: Verify, monkeypatch) -> None:
     monkeypatch.setenv("PIPELINE_TRACKING", "true")
     monkeypatch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
     for metrics in ("[cohen_kappa]", "[]"):
         assert main(["set", f"evaluate.metrics={metrics}"]) == main(["evaluate"]) == 0
     assert verify(run_name())[-1].startswith(EQUAL)
+    journal = Path(".pipeline/journal", run_name(), "events.jsonl")
+    edited = re.sub(r'"test/accuracy":[\d.]+', '"test/accuracy":0.75', journal.read_text(encoding="utf-8"))
+    journal.write_text(edited, encoding="utf-8")
+    assert re.fullmatch(r"differs: score: test/accuracy: 0.75 in the journal, but 0\.\d+ in this evaluation", verify(run_name())[-1])
 
 
 def test_tensors_of_other_forms_or_bits_differ() -> None:
@@ -231,13 +220,6 @@ def test_metadata_that_differ_after_training_again_are_named(checkout: Path, ver
     reseal(lambda _, metadata: metadata.update({key: value}))
     assert main(["evaluate"]) == 0
     assert verify("--retrain")[-1] == f"differs: training: {key}: {text} in the new training"
-
-
-def test_an_equal_model_in_a_file_of_other_bytes_differs(checkout: Path, verify: Verify) -> None:
-    content = MODEL.read_bytes()
-    size = int.from_bytes(content[:8], "little")
-    MODEL.write_bytes((size + 8).to_bytes(8, "little") + content[8 : 8 + size] + b" " * 8 + content[8 + size :])
-    assert verify("--retrain")[-1].startswith("differs: bytes: ")
 
 
 def test_a_training_that_ran_out_of_memory_is_repeated_with_the_same_micro_batches(checkout: Path, verify: Verify, monkeypatch) -> None:
@@ -267,8 +249,6 @@ def test_a_subject_that_cannot_be_found_and_a_missing_file_are_refused(checkout:
     ):
         Path(missing).unlink()
         assert refused("verify")[0].startswith(message)
-    Path(".pipeline/journal", run_name(), "model.sha256").unlink()
-    assert "this run has no model" in refused("verify", run_name())[0]
 
 
 def test_metrics_of_another_program_are_refused(tmp_path: Path) -> None:
