@@ -98,7 +98,7 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
     refuse_changes(reads_the_same)
     paths.predictions.unlink(missing_ok=True)
     shutil.rmtree(paths.evaluation_plots, ignore_errors=True)  # which may be of another task
-    files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
+    files.write_json(paths.metrics / "evaluate.json", {TEST: scores, recorded.MODEL: recorded.label(paths.model)})
     evaluator.write(paths.evaluation_plots, inputs=split.inputs, history=history, model=model)
     if prepared.spec.inputs.columns_read:
         found = columns.importances(prepared.spec.inputs, split, partial(mean_loss, model, manifest, prepared.spec, machine, params))

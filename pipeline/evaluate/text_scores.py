@@ -55,14 +55,10 @@ def counts(texts: Sequence[Any], references: Sequence[Any], longest: int) -> lis
     """Return for each length the numbers of sequences: of all texts, of those whose reference has any, of the references, and of both sides."""
     rows = []
     for length in range(1, longest + 1):
-        every = found = expected = both = 0
-        for text, reference in zip(texts, references, strict=True):
-            ours, theirs = sequences(text, length), sequences(reference, length)
-            every += ours.total()
-            found += ours.total() if theirs else 0
-            expected += theirs.total()
-            both += (ours & theirs).total()
-        rows.append((every, found, expected, both))
+        pairs = [(sequences(text, length), sequences(reference, length)) for text, reference in zip(texts, references, strict=True)]
+        found = sum(ours.total() for ours, theirs in pairs if theirs)
+        every, expected = (sum(each.total() for each in side) for side in zip(*pairs, strict=True))
+        rows.append((every, found, expected, sum((ours & theirs).total() for ours, theirs in pairs)))
     return rows
 
 

@@ -36,14 +36,6 @@ SCORES = ("loss", "correct", "num_targets")
 loss."""
 
 
-def labelled(scores: Mapping[str, Any], model: Path) -> dict[str, Any]:
-    """Return the contents of `metrics/evaluate.json`: the scores, and the label of the model file (the first digits of its SHA-256).
-
-    The scores are under the key `test`, so that DVC shows them as `test.accuracy` and so on. The label is under the key `model`.
-    """
-    return {TEST: scores, MODEL: label(model)}
-
-
 def label(model: Path) -> str:
     """Return the label of a model file: the first digits of its SHA-256. Raises Refusal if the file is missing."""
     try:

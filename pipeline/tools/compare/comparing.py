@@ -116,16 +116,14 @@ def test_sections(test: Paired, first: str, second: str) -> Iterator[str]:
 
 def sentence(test: Paired, first: str, second: str) -> str:
     """Return the result of a paired test in words, with the numbers that support it."""
-    loss = "higher" if test.loss.difference > 0 else "lower"
+    direction = "higher" if test.loss.difference > 0 else "lower"
+    loss = f"The {test.loss.metric} of {second} is significantly {direction}." if test.loss.is_significant else ""
     if test.discordant is None or test.accuracy is None:
-        differs = f"{second} has a significantly {loss} {test.loss.metric} than {first}"
-        return f"{differs if test.loss.is_significant else 'No significant difference'}, by the interval of the {test.loss.metric}."
+        return loss or f"No significant difference in {test.loss.metric}."
     comparative = "worse" if test.accuracy.difference < 0 else "better"
     differs = f"{second} is significantly {comparative} than {first}" if test.differs_in_accuracy else "No significant difference"
-    only = test.discordant
-    counts = counted(only.only_first, "sample"), counted(only.only_second, "sample")
-    result = f"{differs} in accuracy: only {first} is correct for {counts[0]}, only {second} for {counts[1]}."
-    return f"{result} The loss of {second} is significantly {loss}." if test.loss.is_significant else result
+    only_first, only_second = (counted(each, "sample") for each in test.discordant)
+    return f"{differs} in accuracy: only {first} is correct for {only_first}, only {second} for {only_second}. {loss}".rstrip()
 
 
 def number(value: float) -> str:

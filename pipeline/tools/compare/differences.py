@@ -84,14 +84,9 @@ def parameters(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:
 
 
 def data(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:
-    """Yield the prepared data, with the splits that differ, and the file of `model.weights`."""
-    whole = list(differing("data", [{DIGESTS["data"]: short(model.manifest.inputs.get("data"))} for model in models]))
-    yield from whole
-    if whole:
-        yield from differing(
-            "data", [{f"{name} split": short(each) for name, each in model.facts.splits.items()} or None for model in models]
-        )
-    yield from differing("data", [{DIGESTS["weights"]: short(model.manifest.inputs.get("weights"))} for model in models])
+    """Yield the prepared data, and the file of `model.weights`."""
+    for name in ("data", "weights"):
+        yield from differing("data", [{DIGESTS[name]: short(model.manifest.inputs.get(name))} for model in models])
 
 
 def code(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:

@@ -180,7 +180,7 @@ class EvaluationSplit:
         if TEST not in self.record.splits:
             raise Refusal(f"{paths.prepared}: has no test split: set source.test above 0, and run `dvc repro`")
         self.document = Document.read(paths.params)
-        settings = load(self.document, EvaluateParams).for_task(self.prepared.spec.targets.kind).evaluate
+        settings = load(self.document, EvaluateParams).evaluate
         # a paired test compares the predictions for the unmodified inputs
         self.params = EvaluateParams.model_construct(evaluate=settings.model_copy(update={"test_time_augmentation": "none"}))
 

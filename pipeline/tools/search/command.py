@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -69,11 +69,9 @@ def run(file: str, trials: int | None, apply: bool, keep_models: bool) -> int:
         most = trials or search.settings.trials
         num_trials = min(most, len(search.grid) or most)
         runner = SearchRunner(search, params, record, folder, environment, num_trials, keep_models or bool(search.repeated))
-        try:
+        with closing(runner.study):
             runner.run()
             return conclude(runner, file, apply=apply)
-        finally:
-            runner.study.close()
 
 
 @dataclass

@@ -32,12 +32,8 @@ REPEATED = ("seed", "source.fold")
 FOLDS = "source.folds"
 REPEATING = (*REPEATED, FOLDS)
 """These keys, and the one that only makes sense with `source.fold`."""
-UNSEARCHED = {
-    "seed": "would be chosen by chance",
-    "source": "decides the data, which is prepared once for all trials",
-    "evaluate": "has no effect on a training",
-}
-"""Sections of `params.yaml` that cannot be searched, with the reason."""
+UNSEARCHED = ("seed", "source", "evaluate")
+"""Sections of `params.yaml` that cannot be searched: they would be chosen by chance, decide the data, or have no effect on a training."""
 
 
 def distribution(entry: Mapping[str, Any]) -> "BaseDistribution":
@@ -137,8 +133,7 @@ class Search:
         metric = self.settings.metric or default
         known = {f"{VALID}/{name}": direction for name, direction in metrics.items()}
         if metric not in known:
-            reason = "the test split must not select parameters" if metric.startswith("test/") else "no validation reports this metric"
-            raise refusal(self.document, [Problem(f"{metric}: {reason}", f"choose one of {', '.join(known)}", ("metric",))])
+            raise refusal(self.document, [Problem(f"{metric}: no validation has it", f"choose one of {', '.join(known)}", ("metric",))])
         return metric, self.settings.direction or ("minimize" if known[metric] == "min" else "maximize")
 
 
@@ -149,15 +144,15 @@ def replaced(text: str, values: Mapping[str, Value]) -> str:
 
 def unsearchable(key: str, entry: Mapping[str, Any], *, is_grid: bool) -> Problem | None:
     """Return why a key of the space cannot be searched, or not in this range; None if it can."""
-    at, reason = ("space", key), UNSEARCHED.get(key.partition(".")[0])
+    at = ("space", key)
     try:
         distribution(entry)
         num_values = len(single_values(entry))
     except (LookupError, TypeError, ValueError) as error:
         return Problem(f"should be a range, such as {{type: int, low: 8, high: 32}} ({error})", "docs/search.md has examples", at)
-    if reason and not (is_grid and key in REPEATING):
+    if key.partition(".")[0] in UNSEARCHED and not (is_grid and key in REPEATING):
         remedy = "write `method: grid` to repeat the training with each value" if key in REPEATING else "remove it"
-        return Problem(f"cannot be searched: it {reason}", remedy, at)
+        return Problem("cannot be searched", remedy, at)
     if is_grid and not num_values:
         return Problem("has no single values for a grid", "write {type: categorical, choices: [...]}", at)
     return None

@@ -3,7 +3,7 @@
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -179,18 +179,12 @@ def compare_inputs(
         source = load(Document.read(paths.params), PrepareParams).source.model_dump(mode="json")
         places = (str(paths.prepared), f"{paths.params}: run `dvc repro -f prepare`")
         yield compare_values("source", str(paths.prepared), places, {"source": recorded_source}, {"source": source})
-    yield compare_machine(manifest.fingerprint, machine.fingerprint())
-
-
-def compare_machine(expected: Mapping[str, Any], found: Mapping[str, Any]) -> ComparedPart:
-    """Compare the fingerprint in the model file, `expected`, with that of this machine. One that does not name its CPU differs from all."""
-    cpu = f", {found['cpu']}" if "cpu" in found else ""
-    description = f"{found['name']}{cpu}, {counted(found['threads'], 'thread')}, torch {found['libraries']['torch']}"
-    places = ("the file", "this machine")
-    compared = compare_values("machine", description, places, expected, found)
-    if compared.difference or (is_known(expected) and is_known(found)):
-        return compared
-    return ComparedPart("machine", description, f"cpu: {described(places, expected.get('cpu'), found['cpu'])}: the two may differ")
+    expected, here = manifest.fingerprint, machine.fingerprint()
+    description = f"{here['name']}, {here['cpu']}, {counted(here['threads'], 'thread')}, torch {here['libraries']['torch']}"
+    compared = compare_values("machine", description, ("the file", "this machine"), expected, here)
+    if not compared.difference and not is_known(expected):
+        compared = replace(compared, difference="the CPU is unknown, so the two may differ")
+    yield compared
 
 
 def compare_scores(

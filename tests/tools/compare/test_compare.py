@@ -35,7 +35,7 @@ def paired_with(models: list[ComparedModel]) -> list[Paired | str]:
         ("rate", ["optimizer.learning_rate"], "Of what is recorded and can affect a result, only optimizer.learning_rate differs."),
         (
             "data",
-            ["source.valid", "prepared data", "train split", "valid split"],
+            ["source.valid", "prepared data"],
             "Of what is recorded and can affect a result, only the data (source.valid) differs.",
         ),
         (

@@ -68,7 +68,7 @@ def test_accuracy_decides_if_it_differs_and_else_the_loss(
 def test_the_squared_error_decides_between_regressions() -> None:
     first, second = (scored(right(100), error) for error in (3e6, 2e6))
     test = paired(first._replace(correct=None), second._replace(correct=None))
-    assert sentence(test, "A", "B") == "B has a significantly lower squared error than A, by the interval of the squared error."
+    assert sentence(test, "A", "B") == "The squared error of B is significantly lower."
 
 
 def test_small_differences_keep_their_digits_and_counts_have_none() -> None:
@@ -80,7 +80,7 @@ def test_small_differences_keep_their_digits_and_counts_have_none() -> None:
 
 
 def test_the_loss_decides_between_language_models() -> None:
-    for loss, is_worse, text in ((0.5, True, "B has a significantly higher loss than A"), (0.1, False, "lower loss")):
+    for loss, is_worse, text in ((0.5, True, "The loss of B is significantly higher."), (0.1, False, "lower.")):
         test = paired(scored(right(100), 0.3, tokens=8), scored(right(60), loss, tokens=8))
         assert (test.discordant, test.second_is_worse) == (None, is_worse)
         lines = "\n".join(comparing.test_sections(test, "A", "B"))

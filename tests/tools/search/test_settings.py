@@ -61,9 +61,9 @@ FLOAT = {"type": "float", "low": 0.1, "high": 0.2}
         (of_rate(type="categorical", choices=[1.0, "fast"]), f"9: {RATE}", "optimizer.learning_rate=fast: should be a number"),
         (of("optimizer.learnin_rate", **FLOAT), "9: space.optimizer.learnin_rate", "did you mean `learning_rate`?"),
         (of("optimiser.learning_rate", **FLOAT), "9: space.optimiser.learning_rate", "did you mean `optimizer`?"),
-        (of("source.valid", **FLOAT), "9: space.source.valid", "cannot be searched: it decides the data, "),
-        (of("evaluate.batch_size", **FLOAT), "9: space.evaluate.batch_size", "cannot be searched: it has no effect on a training: remove"),
-        ({**projects.SEEDS, "method": "tpe"}, "9: space.seed", "it would be chosen by chance: write `method: grid`"),
+        (of("source.valid", **FLOAT), "9: space.source.valid", "cannot be searched: remove it"),
+        (of("evaluate.batch_size", **FLOAT), "9: space.evaluate.batch_size", "cannot be searched: remove it"),
+        ({**projects.SEEDS, "method": "tpe"}, "9: space.seed", "cannot be searched: write `method: grid`"),
         (of_rate(**FLOAT) | {"method": "grid"}, f"9: {RATE}", "has no single values for a grid"),
         (
             projects.FOLDS | of("source.fold", type="int", low=0, high=2),

@@ -190,7 +190,7 @@ def test_the_first_difference_is_printed_with_both_values(checkout: Path, verify
 def test_a_cpu_that_is_unknown_is_a_difference_of_the_machine(checkout: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cpu_model", lambda: "unknown")
     reseal(lambda _, metadata: metadata["fingerprint"].update(cpu="unknown"))
-    assert verify()[-1] == "differs: machine: cpu: unknown in the file, but unknown in this machine: the two may differ"
+    assert verify()[-1] == "differs: machine: the CPU is unknown, so the two may differ"
 
 
 def test_the_scores_of_a_run_are_those_in_its_journal_as_far_as_they_are_measured_now(checkout: Path, verify: Verify, monkeypatch) -> None:

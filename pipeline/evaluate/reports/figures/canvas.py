@@ -53,13 +53,6 @@ def figure(path: Path, width: float, height: float) -> Iterator[Figure]:
             canvas.savefig(draft, format="png", dpi=DPI, metadata={"Software": None})
 
 
-def note(path: Path, title: str, text: str) -> None:
-    """Write a figure with a text that explains why there is nothing to plot."""
-    with figure(path, 6, 2) as canvas:
-        canvas.suptitle(title)
-        canvas.text(0.5, 0.42, text, ha="center", va="center", color=MUTED, size=11)
-
-
 def bare(axes: Axes) -> None:
     """Remove grid, ticks and frame, for images and matrices."""
     axes.grid(visible=False)

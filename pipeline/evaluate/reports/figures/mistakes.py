@@ -108,7 +108,10 @@ def plot_mistakes(path: Path, *, images: NDArray[np.uint8], predictions: Predict
     shown = predictions.most_confident_mistakes(min(most, MOST_SHOWN))
     if len(shown) == 0:
         all_correct = f"All {len(predictions.targets):,} test samples are predicted correctly."
-        canvas.note(path, TITLE, "evaluate.mistakes is 0, so none are shown." if wrong else all_correct)
+        with canvas.figure(path, 6, 2) as figure:
+            figure.suptitle(TITLE)
+            text = "evaluate.mistakes is 0, so none are shown." if wrong else all_correct
+            figure.text(0.5, 0.42, text, ha="center", va="center", color=canvas.MUTED, size=11)
         return
     width, height, places = grid(len(shown), aspect=images.shape[1] / images.shape[2])
     with canvas.figure(path, width, height) as figure:
