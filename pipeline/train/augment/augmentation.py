@@ -22,7 +22,26 @@ Change = Flip | Jitter | Cutout
 Augmenter = Window | Change | Transform | Mixing
 
 
-class Augmentation:
+class Draws:
+    """The random integers of all augmentations of a split."""
+
+    augmenters: Sequence[Augmenter]
+    generator_for: RandomSource
+    num_samples: int
+
+    @property
+    def active(self) -> bool:
+        return any(augmenter.num_draws for augmenter in self.augmenters)
+
+    def draw(self, epoch: int) -> Tensor:
+        """Return the random integers (num_draws, num_samples) for an epoch.
+
+        They are drawn on the CPU, so that they are the same for every device.
+        """
+        return torch.from_numpy(np.concatenate([each.draw(self.generator_for, epoch, self.num_samples) for each in self.augmenters]))
+
+
+class Augmentation(Draws):
     """All configured augmentations. Random integers decide how they change each image.
 
     These integers are called draws. For n samples they are a tensor (num_draws, n). The draws of a sample depend only on the seed, the
@@ -40,18 +59,7 @@ class Augmentation:
         refuse_unfit(self.transforms, self.pixels.images, device)
         self.mixing = chosen_mixing(settings, self.pixels, spec)
         mixing = [self.mixing] if self.mixing else []
-        self.augmenters: list[Augmenter] = [self.window, *self.changes, *self.transforms, *mixing]
-
-    @property
-    def active(self) -> bool:
-        return any(augmenter.num_draws for augmenter in self.augmenters)
-
-    def draw(self, epoch: int) -> Tensor:
-        """Return the random integers (num_draws, num_samples) for an epoch.
-
-        They are drawn on the CPU, so that they are the same for every device.
-        """
-        return drawn(self.augmenters, self.generator_for, epoch, self.num_samples)
+        self.augmenters = [self.window, *self.changes, *self.transforms, *mixing]
 
     def shared_out(self, draws: Tensor) -> tuple[Tensor, ...]:
         """Split the random integers `draws` (num_draws, n) into one tensor per augmentation, in the order of `augmenters`."""
@@ -97,7 +105,7 @@ class Augmentation:
         return self.mixing(images, partners, classes, partner_classes, its_own)
 
 
-class TextAugmentation:
+class TextAugmentation(Draws):
     """All configured transforms of texts. The interface is that of Augmentation, but texts are not packed, and never mixed."""
 
     mixing = None
@@ -106,15 +114,8 @@ class TextAugmentation:
         assert isinstance(spec.inputs, TextInputs)
         self.num_samples, self.text = num_samples, spec.inputs
         self.generator_for = partial(seeding.generator, seed, "augment")
-        self.transforms = transforms_of(settings.transforms)
+        self.augmenters = self.transforms = transforms_of(settings.transforms)
         refuse_unfit(self.transforms, self.text, device)
-
-    @property
-    def active(self) -> bool:
-        return bool(self.transforms)
-
-    def draw(self, epoch: int) -> Tensor:
-        return drawn(self.transforms, self.generator_for, epoch, self.num_samples)
 
     def packed_bytes(self, num_samples: int) -> int:
         return num_samples * self.text.length * self.text.dtype().itemsize
@@ -131,11 +132,6 @@ class TextAugmentation:
 
     def mix(self, *_: Tensor) -> tuple[Tensor, Tensor]:
         raise AssertionError("texts are not mixed")
-
-
-def drawn(augmenters: Sequence[Augmenter], generator_for: RandomSource, epoch: int, num_samples: int) -> Tensor:
-    """Return the random integers (num_draws, num_samples) of all `augmenters` for an epoch."""
-    return torch.from_numpy(np.concatenate([augmenter.draw(generator_for, epoch, num_samples) for augmenter in augmenters]))
 
 
 def of(settings: TransformsSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> Augmentation | TextAugmentation:
