@@ -50,31 +50,24 @@ class Augmentation(Protocol):
     @property
     def active(self) -> bool:
         """True if any image changes."""
-        ...
 
     @property
     def mixing(self) -> object | None:
         """None if no images are mixed, so that `mix` must not be called."""
-        ...
 
     def draw(self, epoch: int, /) -> "Tensor":
         """Return the random integers (num_draws, num_samples) for an epoch."""
-        ...
 
     def packed(self, images: "Tensor", /) -> "Tensor":
         """Return images (n, height, width, channels) uint8 in the packed format."""
-        ...
 
     def packed_bytes(self, num_samples: int, /) -> int:
         """Return the size of packed images in bytes."""
-        ...
 
     def gather(self, packed: "Tensor", rows: "Tensor", draws: "Tensor", /) -> "Tensor":
         """Return the images at `rows` (n,) of `packed`, augmented, as (n, height, width, channels) uint8."""
-        ...
 
     def mix(
         self, images: "Tensor", partners: "Tensor", classes: "Tensor", partner_classes: "Tensor", draws: "Tensor", /
     ) -> tuple["Tensor", "Tensor"]:
         """Return images mixed with `partners`, and their class probabilities (n, classes)."""
-        ...

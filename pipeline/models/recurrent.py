@@ -13,7 +13,7 @@ from pipeline.core.section import Depth, Share, Width
 from pipeline.core.spec import Spec
 from pipeline.inference.params import ModelSettings
 from pipeline.inputs.text.description import TextInputs
-from pipeline.inputs.text.first_layer import indices
+from pipeline.inputs.text.first_layer import indices, mean, refuse_misfit
 
 CELLS: dict[str, type[nn.RNN | nn.LSTM | nn.GRU]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 TIED_RANGE = 0.1
@@ -67,14 +67,11 @@ class Settings(ModelSettings):
         return self
 
     def build(self, spec: Spec) -> nn.Module:
-        texts = TextInputs.of(spec)
-        if spec.targets.stored != "windows":
-            return TextClassifier(self, texts, num_outputs=spec.num_outputs)
-        if self.bidirectional:
+        texts, causal = TextInputs.of(spec), spec.targets.stored == "windows"
+        refuse_misfit(self.pooling, one_output=not causal, tied=self.tied_embeddings)
+        if causal and self.bidirectional:
             raise Refusal("model.bidirectional: a language model must not read the tokens that it predicts: set it to false")
-        if self.pooling is not None:
-            raise Refusal("model.pooling: a language model has an output for each token and pools nothing: set it to null")
-        return LanguageModel(self, texts)
+        return LanguageModel(self, texts) if causal else TextClassifier(self, texts, num_outputs=spec.num_outputs)
 
 
 class TextClassifier(nn.Module):
@@ -82,10 +79,6 @@ class TextClassifier(nn.Module):
 
     def __init__(self, settings: Settings, texts: TextInputs, *, num_outputs: int) -> None:
         super().__init__()
-        if settings.pooling is None:
-            raise Refusal("model.pooling: a classifier needs one vector for each text: set it to last or mean")
-        if settings.tied_embeddings:
-            raise Refusal("model.tied_embeddings: the outputs of a classifier are not tokens: set it to false")
         self.pooling, self.pad = settings.pooling, texts.pad
         self.width = settings.width
         self.embedding = nn.Embedding(texts.num_tokens, settings.embedding_width)
@@ -109,8 +102,7 @@ class TextClassifier(nn.Module):
         tokens, the mean is zeros, and the last state is the state at its first padding token.
         """
         if self.pooling == "mean":
-            weights = real.to(states.dtype) / lengths.clamp(min=1)[:, None]
-            return (states * weights[..., None]).sum(1)
+            return mean(states, real)
         last = states[torch.arange(states.shape[0], device=states.device), (lengths - 1).clamp(min=0)]
         # the backward direction ends at the first token
         return torch.cat((last[:, : self.width], states[:, 0, self.width :]), dim=1)

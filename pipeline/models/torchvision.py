@@ -1,6 +1,5 @@
 """All classification architectures of torchvision, optionally with a stem for small images and with pretrained weights."""
 
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
@@ -11,6 +10,7 @@ from torchvision import models
 
 from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal, Unavailable
+from pipeline.core.section import suggestion
 from pipeline.core.spec import Spec
 from pipeline.inference import networks
 from pipeline.inference.params import ModelSettings
@@ -60,8 +60,7 @@ class Settings(ModelSettings):
     def exists(cls, architecture: str) -> str:
         known = models.list_models(module=models)
         if architecture not in known:
-            near = ", ".join(f"`{name}`" for name in get_close_matches(architecture, known, n=3, cutoff=0))
-            raise ValueError(f"torchvision has no classification architecture {architecture!r}: the nearest names are {near}")
+            raise ValueError(f"torchvision has no classification architecture {architecture!r}: {suggestion(architecture, tuple(known))}")
         return architecture
 
     @field_validator("pretrained")
@@ -100,8 +99,12 @@ class Settings(ModelSettings):
         return cast("nn.Module", network)
 
     def initialize_weights(self, network: nn.Module, examples: "Examples") -> None:  # noqa: ARG002  # pretrained weights come from other data
-        if self.pretrained is not None:
-            load_what_fits(network, published(self.architecture, self.pretrained))
+        if self.pretrained is None:
+            return
+        own, pretrained = network.state_dict(), published(self.architecture, self.pretrained)
+        fitting = {name: tensor for name, tensor in pretrained.items() if name in own and tensor.shape == own[name].shape}
+        networks.load(network, fitting, strict=False)
+        print(f"train: {len(fitting)} of {len(own)} tensors start from pretrained weights")
 
     @property
     def downloaded(self) -> bool:
@@ -152,11 +155,3 @@ def change_stem(network: nn.Module, *, channels: int, small: bool) -> None:
     network.set_submodule(name, fresh)
     if small and isinstance(layers[1:] and layers[1][1], nn.MaxPool2d):
         network.set_submodule(layers[1][0], nn.Identity())
-
-
-def load_what_fits(network: nn.Module, pretrained: dict[str, Tensor]) -> None:
-    """Load the tensors of `pretrained` that have the name and the shape of a tensor of `network`, and print their number."""
-    own = network.state_dict()
-    fitting = {name: tensor for name, tensor in pretrained.items() if name in own and tensor.shape == own[name].shape}
-    networks.load(network, fitting, strict=False)
-    print(f"train: {len(fitting)} of {len(own)} tensors start from pretrained weights")

@@ -7,12 +7,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 
-from pipeline.core.refusal import Refusal
 from pipeline.core.section import Depth, Share, Width
 from pipeline.core.spec import Spec
 from pipeline.inference.params import ModelSettings
 from pipeline.inputs.text.description import TextInputs
-from pipeline.inputs.text.first_layer import attended, indices
+from pipeline.inputs.text.first_layer import attended, indices, mean, refuse_misfit
 from pipeline.inputs.text_pair.description import TextPairInputs
 
 BLOCK_NAMES = r"(?:body|encoder|decoder)\.blocks\.\d+\."
@@ -68,16 +67,12 @@ class Settings(ModelSettings):
         return self
 
     def build(self, spec: Spec) -> nn.Module:
-        if spec.targets.stored == "within" and self.pooling is not None:
-            raise Refusal("model.pooling: a decoder has an output for each token and pools nothing: set it to null")
         if spec.targets.stored == "within":
+            refuse_misfit(self.pooling, one_output=False)
             return EncoderDecoder(self, TextPairInputs.of(spec))
-        texts = TextInputs.of(spec)
-        if spec.targets.stored != "windows":
-            return TextClassifier(self, texts, num_outputs=spec.num_outputs)
-        if self.pooling is not None:
-            raise Refusal("model.pooling: a language model has an output for each token and pools nothing: set it to null")
-        return LanguageModel(self, texts)
+        texts, causal = TextInputs.of(spec), spec.targets.stored == "windows"
+        refuse_misfit(self.pooling, one_output=not causal, tied=self.tied_embeddings)
+        return LanguageModel(self, texts) if causal else TextClassifier(self, texts, num_outputs=spec.num_outputs)
 
 
 class TextClassifier(nn.Module):
@@ -87,10 +82,6 @@ class TextClassifier(nn.Module):
 
     def __init__(self, settings: Settings, texts: TextInputs, *, num_outputs: int) -> None:
         super().__init__()
-        if settings.pooling is None:
-            raise Refusal("model.pooling: a classifier needs one vector for each text: set it to mean or first")
-        if settings.tied_embeddings:
-            raise Refusal("model.tied_embeddings: the outputs of a classifier are not tokens: set it to false")
         self.pooling, self.pad = settings.pooling, texts.pad
         self.body = Body(settings, texts, causal=False)
         self.head = linear(settings.width, num_outputs)
@@ -165,12 +156,12 @@ class EncoderDecoder(nn.Module):
         keys = attended(sources != self.pairs.pad)
         return Memory(self.encoder(sources, keys), keys)
 
-    def step(self, tokens: Tensor, memory: Memory, cache: list["CrossCache"] | None) -> tuple[Tensor, list["CrossCache"]]:
+    def step(self, tokens: Tensor, memory: Memory, cache: list["KeysAndValues"] | None) -> tuple[Tensor, list["KeysAndValues"]]:
         """Return the logits (n, num_tokens) of the token after `tokens` (n, length) of target texts, and the cache for the next call.
 
         `cache` is what the previous call returned, or None at the beginning. With a cache, `tokens` is a single token per text.
         """
-        cache = cache or [CrossCache() for _ in self.decoder.blocks]
+        cache = cache or [KeysAndValues() for _ in self.decoder.blocks]
         states = self.decoder(tokens, memory.keys, cache, memory.states)
         return self.head(states[:, -1]), cache
 
@@ -235,10 +226,10 @@ class DecoderBlock(Block):
         self.cross = CrossAttention(settings, causal=False, output_std=INITIAL_STD / (2 * settings.depth) ** 0.5)
 
     def forward(  # type: ignore[override]  # the states of the source texts are added
-        self, states: Tensor, rotation: Tensor | None, keys: Tensor, cache: "CrossCache | None", memory: Tensor
+        self, states: Tensor, rotation: Tensor | None, keys: Tensor, cache: "KeysAndValues | None", memory: Tensor
     ) -> Tensor:
-        states = states + self.dropout(self.attention(self.attention_norm(states), rotation, None, cache and cache.own))
-        states = states + self.dropout(self.cross(self.cross_norm(states), memory, keys, cache and cache.of_source))
+        states = states + self.dropout(self.attention(self.attention_norm(states), rotation, None, cache))
+        states = states + self.dropout(self.cross(self.cross_norm(states), memory, keys, cache))
         return cast("Tensor", states + self.dropout(self.mlp(self.mlp_norm(states))))
 
 
@@ -280,14 +271,13 @@ class CrossAttention(Attention):
         self, states: Tensor, memory: Tensor, keys: Tensor, cache: "KeysAndValues | None"
     ) -> Tensor:
         query = self.of_heads(self.query(states))
-        if cache is None or cache.keys is None or cache.values is None:
+        found = cache.of_source if cache else None
+        if found is None:
             memory = memory.to(compute_dtype(memory))
-            key, value = (self.of_heads(layer(memory)) for layer in (self.key, self.value))
-            if cache is not None:
-                cache.extend(key, value)
-        else:
-            key, value = cache.keys, cache.values
-        mixed = scaled_dot_product_attention(query, key, value, attn_mask=keys)
+            found = self.of_heads(self.key(memory)), self.of_heads(self.value(memory))
+        if cache:
+            cache.of_source = found
+        mixed = scaled_dot_product_attention(query, *found, attn_mask=keys)
         return cast("Tensor", self.output(mixed.transpose(1, 2).flatten(2)))
 
 
@@ -307,11 +297,14 @@ class MLP(nn.Module):
 
 
 class KeysAndValues:
-    """The keys and values (n, heads, length, head_width) that one attention layer has computed for the tokens so far."""
+    """The keys and values (n, heads, length, head_width) that the attention of one block has computed for the tokens so far, and those of the
+    source text in a decoder.
+    """
 
     def __init__(self) -> None:
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
+        self.of_source: tuple[Tensor, Tensor] | None = None
 
     @property
     def length(self) -> int:
@@ -328,23 +321,11 @@ class KeysAndValues:
         self.values = values if self.values is None else torch.cat((self.values, values), dim=2)
         return self.keys, self.values
 
-
-class CrossCache:
-    """The keys and values of one block of a decoder: those of the target text so far, and those of the source text."""
-
-    def __init__(self) -> None:
-        self.own, self.of_source = KeysAndValues(), KeysAndValues()
-
-    @property
-    def length(self) -> int:
-        """Return the number of tokens of the target text so far."""
-        return self.own.length
-
     def select(self, rows: Tensor) -> None:
         """Keep the target texts at `rows` (n,), which continue the same source texts as before."""
-        assert self.own.keys is not None
-        assert self.own.values is not None
-        self.own.keys, self.own.values = self.own.keys[rows], self.own.values[rows]
+        assert self.keys is not None
+        assert self.values is not None
+        self.keys, self.values = self.keys[rows], self.values[rows]
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = True, std: float = INITIAL_STD) -> nn.Linear:
@@ -387,12 +368,3 @@ def rotated(vectors: Tensor, rotation: Tensor) -> Tensor:
     """
     cosine, sine = rotation.unbind()
     return vectors * cosine + vectors.roll(vectors.shape[-1] // 2, -1) * sine
-
-
-def mean(states: Tensor, real: Tensor) -> Tensor:
-    """Return the mean (n, width) of the states (n, length, width) of each text, over its tokens.
-
-    `real` (n, length) is True at tokens and False at padding. The mean of a text without tokens is zeros.
-    """
-    weights = real.to(states.dtype) / real.sum(1, keepdim=True).clamp(min=1)
-    return (states * weights[..., None]).sum(1)

@@ -102,24 +102,6 @@ def test_a_captured_training_ends_in_the_bytes_of_an_eager_one_with(train_params
     assert_ends_alike(begin, params, prepared, steps, trained(begin, params, prepared, "off"))
 
 
-@pytest.mark.parametrize("changes", [{"train.on_nonfinite": "skip"}, {"train.precision": "fp16"}], ids=["skip", "fp16"])
-def test_a_captured_step_with_infinite_gradients_is_skipped(train_params, begin: Begin, steps, prepared, monkeypatch, changes) -> None:
-    accumulate = update.accumulate_gradients
-
-    def spoiling(state, *given, **more):
-        found = accumulate(state, *given, **more)
-        if state.step + 1 in (2, 3, 8, 12):
-            torch._foreach_mul_([parameter.grad for parameter in state.parameters], torch.inf)
-        return found
-
-    monkeypatch.setattr(update, "accumulate_gradients", spoiling)
-    params = train_params(changes_of("convnet", LONG | changes))
-    eager = trained(begin, params, prepared, "off")
-    assert sum(row.get("train/skipped_steps", 0) for row in eager.progress.rows) >= 4
-    assert_same_end(eager, trained(begin, params, prepared, "on"))
-    assert_captured(steps)
-
-
 def test_memory_that_runs_out_releases_the_graphs_before_the_micro_batch_is_halved(
     train_params, begin: Begin, steps, prepared, monkeypatch, capsys
 ) -> None:
@@ -152,15 +134,10 @@ def draw_on_the_host(outputs: Tensor, _call: int) -> Tensor:
     return outputs * (0.9 + 0.1 * float(torch.rand(())))
 
 
-def draw_by_python(outputs: Tensor, _call: int) -> Tensor:
-    return outputs * (0.9 + 0.1 * random.random())
-
-
 OBSTACLES = {
     wait: "an operation waits for the GPU",
     wait_later: "operation ",
     draw_on_the_host: "the network draws random numbers on the host",
-    draw_by_python: "the network draws random numbers on the host",
 }
 
 

@@ -14,7 +14,6 @@ from pipeline.inference.batches import loader
 from pipeline.inputs.image.first_layer import Preprocessing
 from pipeline.train.augment.augmentation import Augmentation
 from pipeline.train.augment.transform import RandomNumbers, refuse_unfit, transforms_of
-from tests.gpu.test_every_model import interrupted
 from tests.laws import test_resuming as resuming
 from tests.specs import image_spec
 from tests.train.augment import augmenting
@@ -46,7 +45,6 @@ MIXED = {
 }
 MUON = resuming.MUON | {"learning_rate": 0.02, "weight_decay": 0.01, "bias_lr_scale": 1.0, "outer_lr_scale": 1.0, "momentum": 0.9}
 AIRBENCH = resuming.AIRBENCH | {"block1_width": 16, "block2_width": 32, "block3_width": 32, "whiten_images": 40}
-GRAPHS = {"train.micro_batch_size": 16, "train.compile": "graphs"}
 BF16_TRUE = {"model": AIRBENCH, "train.precision": "bf16-true", "train.ema_decay": 0.0, "train.clip_norm": None}
 
 
@@ -146,42 +144,6 @@ def test_a_gpu_normalizes_images_as_a_cpu_does(channels: int, channels_last: boo
     found = normalize.to(DEVICE)(images.to(DEVICE))
     assert (found.dtype, found.stride()) == (expected.dtype, expected.stride())
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=1e-5)
-
-
-MUON_RECIPES = {
-    "bf16": {"train.precision": "bf16"},
-    "bf16-true": BF16_TRUE,
-    "compiled bf16-true": BF16_TRUE | GRAPHS,
-    "compiled fp16": {"train.precision": "fp16", **GRAPHS},
-    "compiled, skip": {"train.precision": "bf16", "train.on_nonfinite": "skip", **GRAPHS},
-}
-
-
-@pytest.mark.filterwarnings("default")  # whatever a compiler warns of
-@pytest.mark.parametrize("recipe", MUON_RECIPES.values(), ids=MUON_RECIPES)
-def test_a_training_with_muon_that_was_stopped_ends_in_the_same_bytes(train_params, begin, prepared, recipe: dict) -> None:
-    params = train_params(CHANGES | {"optimizer": MUON, **recipe})
-    whole = begin(params, "whole")
-    list(whole.reports())
-    assert same(weights(whole.state), weights(interrupted(begin, params, prepared).state))
-
-
-@pytest.mark.filterwarnings("default")  # whatever a compiler warns of: this is about losses
-@pytest.mark.parametrize(
-    ("mode", "optimizer", "tolerance"),
-    # the Newton-Schulz iteration of Muon, in bf16, amplifies rounding
-    [("default", {}, 0.02), ("graphs", {}, 0.02), ("graphs", {"optimizer": MUON}, 0.05)],
-)
-def test_a_compiled_training_learns_the_same(
-    train_params, begin, monkeypatch, tmp_path, mode: str, optimizer: dict, tolerance: float
-) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
-    whole = {"train.micro_batch_size": 16, "train.precision": "fp32", "model": CONVNET | {"dropout": 0.0}, **optimizer}
-    losses = []
-    for compile_mode in ("off", mode):
-        *_, last = begin(train_params(CHANGES | whole | {"train.compile": compile_mode}), compile_mode).reports()
-        losses.append(last.metrics["train/objective"])
-    assert losses[1] == pytest.approx(losses[0], rel=tolerance)
 
 
 @pytest.mark.filterwarnings("default")

@@ -56,24 +56,6 @@ def test_images_of_every_shape_become_logits_of_every_class(settings: dict[str, 
         assert network(images(spec)).shape == (2, classes)
 
 
-@pytest.mark.parametrize("settings", SMALL, ids=TITLES)
-def test_the_seed_alone_decides_the_weights_and_a_state_restores_them(settings: dict[str, Any]) -> None:
-    spec = spec_of((8, 8, 1))
-    first, second, other = (build(settings, spec, seed=seed) for seed in (1, 1, 2))
-    assert all(torch.equal(tensor, second.state_dict()[name]) for name, tensor in first.state_dict().items())
-    assert any(not torch.equal(tensor, other.state_dict()[name]) for name, tensor in first.state_dict().items())
-    other.load_state_dict(first.state_dict())
-    with torch.no_grad():
-        assert torch.equal(first.eval()(images(spec)), other.eval()(images(spec)))
-
-
-def test_a_resnet_has_as_many_layers_with_weights_as_its_depth_says() -> None:
-    for depth in (9, 10, 12, 14, 16, 18):
-        network = build({"name": "resnet", "weights": None, "depth": depth, "width": 8}, spec_of((8, 8, 3)))
-        layers = [name for name, layer in network.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear) and "shortcut" not in name]
-        assert len(layers) == depth
-
-
 @pytest.mark.parametrize(
     ("settings", "shape", "words"),
     [
@@ -154,12 +136,6 @@ def test_the_head_has_weights_of_variance_one_and_small_logits() -> None:
     features = torch.randn(5, 64)
     assert head.weight.std().item() == pytest.approx(1)
     assert torch.allclose(head(features), features @ head.weight.T / 64, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("side", [2, 3, 9])
-def test_small_images_are_pooled_no_further_than_to_a_pixel(side: int) -> None:
-    network = AIRBENCH_SETTINGS.build(spec_of_side(side))
-    assert network(torch.randn(4, 3, side, side)).shape == (4, 3)
 
 
 def test_a_training_begins_from_its_train_split_whatever_the_memory_order(train_params, prepared) -> None:

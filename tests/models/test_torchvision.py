@@ -79,7 +79,7 @@ def test_images_of_a_size_that_an_architecture_does_not_take_are_refused(archite
 
 
 def test_unknown_names_are_answered_with_the_nearest_and_the_known() -> None:
-    with pytest.raises(ValidationError, match="no classification architecture 'resnet81': the nearest names are `resnet18`"):
+    with pytest.raises(ValidationError, match="no classification architecture 'resnet81': did you mean `resnet18`"):
         settings("resnet81")
     with pytest.raises(ValidationError, match="no weights 'IMAGENET': choose one of IMAGENET1K_V1, DEFAULT, or null for random weights"):
         settings("resnet18", weights="IMAGENET")

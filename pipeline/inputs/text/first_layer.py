@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from pipeline.core.refusal import Refusal
 from pipeline.inputs.text.description import TextInputs
 
 
@@ -19,6 +20,25 @@ class Preprocessing(nn.Module):
 def indices(tokens: Tensor, pad: int) -> Tensor:
     """Return `tokens` as indices of a table with a vector for each token. Padding whose number `pad` is negative gets the index 0."""
     return tokens.clamp(min=0) if pad < 0 else tokens
+
+
+def mean(states: Tensor, real: Tensor) -> Tensor:
+    """Return the mean (n, features) of the states (n, length, features) of each text, over its tokens.
+
+    `real` (n, length) is True at tokens and False at padding. The mean of a text without tokens is zeros.
+    """
+    weights = real.to(states.dtype) / real.sum(1, keepdim=True).clamp(min=1)
+    return (states * weights[..., None]).sum(1)
+
+
+def refuse_misfit(pooling: str | None, *, one_output: bool, tied: bool = False) -> None:
+    """Raise Refusal if the settings of a model do not fit its task, which has one output for each text, or else one for each token."""
+    if not one_output and pooling is not None:
+        raise Refusal("model.pooling: a language model or decoder has an output for each token and pools nothing: set it to null")
+    if one_output and pooling is None:
+        raise Refusal("model.pooling: a classifier needs one vector for each text: set it to mean")
+    if one_output and tied:
+        raise Refusal("model.tied_embeddings: the outputs of a classifier are not tokens: set it to false")
 
 
 def attended(real: Tensor) -> Tensor:

@@ -36,18 +36,11 @@ class ClassTargets(spec.Targets):
         """Return the description of two classes."""
         return cls(classes=("first", "second"))
 
-    def enlarged_if_other(self, new: spec.Description | None) -> Self | None:
-        same = isinstance(new, ClassTargets) and new.classes == self.classes
-        return None if same else self.model_copy(update={"classes": (*self.classes, "one more")})
-
     @classmethod
     def named(cls, names: tuple[str, ...], place: str) -> Self:
         if len(names) < 2:
             raise Refusal(f"source.root: {place} has only one class ({', '.join(names)}): add samples of a second class")
         return cls(classes=names)
-
-    def has_targets_of(self, other: spec.Targets) -> bool:
-        return isinstance(other, ClassTargets) and self.classes == other.classes
 
     def with_positive(self, name: str | int | None) -> Self:
         if name is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,17 +54,6 @@ class Settings(EvaluateSettings):
 
 CONTEXT_TOKENS = 32
 """Number of tokens before a surprising passage that are shown with it."""
-
-
-class Passage(NamedTuple):
-    """A piece of the test split, with its length in tokens and its mean loss in nats.
-
-    `first` is the index of its first loss among the losses of the split. The token of this loss is the next one, at the index `first + 1`.
-    """
-
-    first: int
-    length: int
-    loss: float
 
 
 class Evaluator:
@@ -145,11 +134,11 @@ class Evaluator:
     def write_passages(self, path: Path, losses: NDArray[np.float32], tokens: NDArray[Any]) -> None:
         """Write a table with the passages of the highest mean loss, each with the text before it."""
         rows = []
-        for passage in surprising(losses, self.settings.passage_tokens, self.settings.passages):
-            begin = passage.first + 1  # the loss at a position is that of the token that follows
+        for first, length, loss in surprising(losses, self.settings.passage_tokens, self.settings.passages):
+            begin = first + 1  # the loss at a position is that of the token that follows
             before = tokens[max(0, begin - CONTEXT_TOKENS) : begin]
-            text = tokens[begin : begin + passage.length]
-            rows.append((begin, passage.loss, *(self.tokenizer.decode(part, show_unknown=True) for part in (before, text))))
+            text = tokens[begin : begin + length]
+            rows.append((begin, loss, *(self.tokenizer.decode(part, show_unknown=True) for part in (before, text))))
         recorded.write(path, ("token", "loss", "before", "passage"), rows)
 
     def samples(self, model: "nn.Module") -> Iterator[str]:
@@ -167,8 +156,8 @@ class Evaluator:
             yield "```"
 
 
-def surprising(losses: NDArray[np.float32], length: int, most: int) -> list[Passage]:
-    """Return the passages with the highest mean loss, the highest first, but at most `most` passages.
+def surprising(losses: NDArray[np.float32], length: int, most: int) -> list[tuple[int, int, float]]:
+    """Return the index of the first loss, the length and the mean loss of the passages with the highest mean loss, at most `most`, the highest first.
 
     `losses` (tokens,) are the losses of consecutive tokens, NaN at the padding. They are cut into passages of `length` tokens. The last
     passage may be shorter.
@@ -179,4 +168,4 @@ def surprising(losses: NDArray[np.float32], length: int, most: int) -> list[Pass
     sums = np.add.reduceat(np.where(counted, losses, 0).astype(np.float64), starts)
     means = np.where(counts > 0, sums / np.maximum(counts, 1), -np.inf)
     order = np.argsort(-means, kind="stable")[:most]
-    return [Passage(int(starts[at]), int(counts[at]), float(means[at])) for at in order if counts[at]]
+    return [(int(starts[at]), int(counts[at]), float(means[at])) for at in order if counts[at]]

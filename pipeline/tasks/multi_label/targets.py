@@ -64,9 +64,6 @@ class LabelTargets(spec.Targets):
         """Return True for each label of each sample (samples, labels) that is predicted. `probabilities` (samples, labels) are those of a model."""
         return probabilities > np.array(self.thresholds or HALF)
 
-    def has_targets_of(self, other: spec.Targets) -> bool:
-        return isinstance(other, LabelTargets) and self.labels == other.labels
-
     def as_predictions(self, outputs: "spec.Tensor", constants: Mapping[str, "spec.Tensor"]) -> "spec.Tensor":  # noqa: ARG002  # other tasks need them
         """Return the probability of each label (n, labels), in float32. The outputs (n, labels) are logits."""
         return outputs.float().sigmoid()
@@ -78,10 +75,6 @@ class LabelTargets(spec.Targets):
     @property
     def output_names(self) -> tuple[str, ...]:
         return self.labels
-
-    def enlarged_if_other(self, new: spec.Description | None) -> Self | None:
-        same = isinstance(new, LabelTargets) and self.has_targets_of(new)
-        return None if same else self.model_copy(update={"labels": (*self.labels, "one more")})
 
     def refuse_invalid(self, targets: Labels, place: str) -> None:
         """Raise Refusal if a target is neither 0 nor 1. `place` names the data in the message."""

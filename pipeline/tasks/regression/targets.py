@@ -47,9 +47,6 @@ class NumberTargets(spec.Targets):
     def named(cls, names: tuple[str, ...], place: str) -> Self:  # noqa: ARG003  # one column is enough
         return cls(columns=names)
 
-    def has_targets_of(self, other: spec.Targets) -> bool:
-        return isinstance(other, NumberTargets) and self.columns == other.columns
-
     @property
     def constants(self) -> Mapping[str, Sequence[float]]:
         return {"mean": self.mean, "scale": self.std}
@@ -68,11 +65,6 @@ class NumberTargets(spec.Targets):
     @property
     def output_names(self) -> tuple[str, ...]:
         return self.columns
-
-    def enlarged_if_other(self, new: spec.Description | None) -> Self | None:
-        same = isinstance(new, NumberTargets) and self.has_targets_of(new)
-        more = {"columns": (*self.columns, "one more"), "mean": (*self.mean, 0.0), "std": (*self.std, 1.0)}
-        return None if same else self.model_copy(update=more)
 
     def refuse_invalid(self, targets: Floats, place: str) -> None:
         """Raise Refusal if a target is not finite, or larger than LARGEST. `place` names the data in the message."""

@@ -35,12 +35,6 @@ def test_each_token_is_once_an_input_and_once_a_target_in_every_epoch() -> None:
     batches.close()
 
 
-def test_windows_begin_elsewhere_in_each_epoch() -> None:
-    batches = loader.training(tensors(np.arange(3, 3 + TOTAL), resident=True), batch_size=NUM_ROWS, seed=4, start=0)
-    offsets = [int(next(next(batches).parts(NUM_ROWS)).inputs[0, 0] - 3) % LENGTH for _ in range(12)]
-    assert len(set(offsets)) > 1
-
-
 def test_scoring_covers_each_token_once_from_the_first_row_on_and_ignores_padding() -> None:
     tokens = np.concatenate([np.arange(3, 3 + TOTAL - 2), [0, 0]])
     batches = list(loader.scoring(tensors(tokens, resident=False), batch_size=3))
@@ -111,8 +105,3 @@ def test_the_targets_are_the_tokens_of_the_target_text_after_the_first() -> None
             assert found[found != IGNORED].tolist() == [*reversed(letters), 2]
         seen += real
     assert seen == len(split)
-
-
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    orders = [Order(100, seed).permutation(epoch).tolist() for seed in (1, 2) for epoch in (0, 1)]
-    assert len({tuple(order) for order in orders}) == 4

@@ -83,8 +83,7 @@ def test_a_prompt_that_fills_the_window_is_refused_before_anything_is_scored() -
 
 def test_the_most_surprising_passages_come_first_and_do_not_overlap() -> None:
     losses = np.array([1, 1, 1, 9, 0, 0, 5, 5, np.nan, np.nan], np.float32)
-    found = surprising(losses, 4, 9)
-    assert [(passage.first, passage.length, passage.loss) for passage in found] == [(0, 4, 3.0), (4, 4, 2.5)]
+    assert surprising(losses, 4, 9) == [(0, 4, 3.0), (4, 4, 2.5)]
     assert surprising(losses, 3, 2) == [(6, 2, 5.0), (3, 3, 3.0)]
 
 
@@ -136,12 +135,6 @@ def test_characters_and_bytes_are_those_of_the_targets_that_count() -> None:
     logits = torch.nn.functional.one_hot(WORD_TARGETS.clamp(min=0), WORDS.num_outputs).float()
     sums = {name: value.item() for name, value in objective().sums(logits, WORD_TARGETS).items()}
     assert sums == {"correct": 5, "characters": 1 + 2 + 2 + 2, "bytes": 1 + 2 + 4 + 2}
-
-
-def test_the_metrics_follow_from_the_sums() -> None:
-    found = objective().averages({"loss": 8 * math.log(2), "correct": 1.0, "characters": 16.0, "bytes": 32.0}, 4)
-    assert found == pytest.approx({"perplexity": 4.0, "bits_per_character": 0.5, "bits_per_byte": 0.25, "accuracy": 0.25})
-    assert found.keys() | {"loss"} == NextTokenTargets.metrics.keys()
 
 
 def test_a_diverged_model_and_a_text_of_no_characters_give_infinite_rates() -> None:

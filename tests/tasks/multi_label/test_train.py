@@ -141,14 +141,3 @@ def test_an_interrupted_training_ends_in_the_same_weights_and_thresholds(train_p
     assert same(weights(resumed.state), weights(whole.state))
     ends = [training.decided(training.exported()[0]) for training in (resumed, whole)]
     assert ends[0] == ends[1] != SPEC
-
-
-def test_mixup_mixes_labels_by_the_shares_of_the_images(train_params) -> None:
-    training = begin(train_params({**steps(1), "loss": loss().model_dump(), **MIXED, "train.metric": "valid/loss"}), data())
-    batch = next(training.batches(0))
-    part = next(iter(batch.parts(20)))
-    assert part.targets is not None
-    assert part.targets.shape[1] == 4
-    between = (part.targets > 0) & (part.targets < 1)
-    assert between.any()
-    assert (part.targets.min(), part.targets.max()) == (0, 1)
