@@ -59,7 +59,7 @@ def test_tables_and_figures_are_of_all_pieces_and_mistakes_are_the_most_confiden
 def test_each_sample_has_a_row_of_predictions_whose_bytes_are_equal_for_equal_scores(tmp_path: Path) -> None:
     keys = [f'a,"b"\n{number}\udcff.png' for number in range(50)]
     for name in ("once", "again"):
-        recorded.write_predictions(tmp_path / name, recorded.predictions_table(fed(7).sample_scores(), keys), origin="digest")
+        recorded.write_predictions(tmp_path / name, recorded.predictions_table(fed(7).sample_scores(), keys))
     assert (tmp_path / "once").read_bytes() == (tmp_path / "again").read_bytes()
     found = pq.read_table(tmp_path / "once")
     assert found is not None
@@ -72,10 +72,6 @@ def test_each_sample_has_a_row_of_predictions_whose_bytes_are_equal_for_equal_sc
     exponentials = np.exp(LOGITS.astype(np.float64))
     assert [row["confidence"] for row in rows] == pytest.approx(exponentials.max(1) / exponentials.sum(1))
     assert sum(row["correct"] for row in rows) / 50 == fed(7).scores()["accuracy"]
-    assert recorded.sample_scores(tmp_path / "once", "another digest") is None
-    scores = recorded.sample_scores(tmp_path / "once", "digest")
-    assert scores is not None
-    assert np.array_equal(scores.loss, fed(50).sample_scores().loss)
 
 
 def test_logits_that_are_not_finite_are_counted_over_all_pieces() -> None:
@@ -88,6 +84,22 @@ def test_logits_that_are_not_finite_are_counted_over_all_pieces() -> None:
 def test_a_rank_beyond_the_classes_is_refused() -> None:
     with pytest.raises(Refusal, match=r"evaluate\.top_k: 4 is more than the 3 classes"):
         Evaluator(SPEC, SETTINGS.model_copy(update={"top_k": 4}))
+
+
+def test_mistaken_texts_are_a_table_with_unknown_tokens_visible(tmp_path: Path) -> None:
+    spec = text_spec(classes=SPEC.targets.output_names, letters="ab")
+    evaluator = Evaluator(spec, SETTINGS)
+    evaluator.add(torch.from_numpy(LOGITS), torch.from_numpy(TARGETS))
+    texts, history = np.tile(np.array([3, 4, UNKNOWN, 3, 0, 0], np.int32), (50, 1)), [{"step": 1, "learning_rate": 0.1}]
+    evaluator.write(tmp_path, inputs=texts, history=history, model=torch.nn.Identity())
+    header, *lines = (tmp_path / "mistakes.csv").read_text(encoding="utf-8").splitlines()
+    assert header == "sample,actual,predicted,confidence,text"
+    exponentials = np.exp(LOGITS.astype(np.float64))
+    confidence = exponentials.max(1) / exponentials.sum(1)
+    wrong = [number for number in np.argsort(-confidence) if LOGITS[number].argmax() != TARGETS[number]][: SETTINGS.mistakes]
+    names = [(number, "abc"[TARGETS[number]], "abc"[LOGITS[number].argmax()]) for number in wrong]
+    assert [tuple(line.split(",")[:3]) for line in lines] == [(str(number), *classes) for number, *classes in names]
+    assert all(line.endswith(",ab\ufffda") for line in lines)
 
 
 ODD_NAMES = image_spec(shape=(1, 1, 1), classes=("a", "b\x1b[31m", "c" * 99), mean=(0.5,), std=(0.5,))
@@ -105,19 +117,3 @@ def test_probabilities_of_extreme_logits_are_finite_and_recorded_with_seven_digi
     assert prediction.record()["top"][0] == {"class": "a", "probability": 0.5}
     (prediction,) = Predictor(ODD_NAMES, top_k=1).predictions(["x"], np.array([[0, 0, 0]], np.float32))
     assert prediction.record()["probability"] == 0.3333333
-
-
-def test_mistaken_texts_are_a_table_with_unknown_tokens_visible(tmp_path: Path) -> None:
-    spec = text_spec(classes=SPEC.targets.output_names, letters="ab")
-    evaluator = Evaluator(spec, SETTINGS)
-    evaluator.add(torch.from_numpy(LOGITS), torch.from_numpy(TARGETS))
-    texts, history = np.tile(np.array([3, 4, UNKNOWN, 3, 0, 0], np.int32), (50, 1)), [{"step": 1, "learning_rate": 0.1}]
-    evaluator.write(tmp_path, inputs=texts, history=history, model=torch.nn.Identity())
-    header, *lines = (tmp_path / "mistakes.csv").read_text(encoding="utf-8").splitlines()
-    assert header == "sample,actual,predicted,confidence,text"
-    exponentials = np.exp(LOGITS.astype(np.float64))
-    confidence = exponentials.max(1) / exponentials.sum(1)
-    wrong = [number for number in np.argsort(-confidence) if LOGITS[number].argmax() != TARGETS[number]][: SETTINGS.mistakes]
-    names = [(number, "abc"[TARGETS[number]], "abc"[LOGITS[number].argmax()]) for number in wrong]
-    assert [tuple(line.split(",")[:3]) for line in lines] == [(str(number), *classes) for number, *classes in names]
-    assert all(line.endswith(",ab\ufffda") for line in lines)
