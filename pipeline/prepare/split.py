@@ -103,7 +103,13 @@ def part(share: float | Fold, candidates: Integers, groups: Ranks | None, *, nam
     """Return those of the samples `candidates` of the stratum `name` that are drawn: a share or a fold of them. For `groups`, see `leading`."""
     if not isinstance(share, Fold):
         return leading(candidates, groups, count(share, len(candidates)))
-    refuse_few_for_folds(candidates, groups, share.folds, name=name)
+    different = len(candidates) if groups is None else len(np.unique(groups[candidates]))
+    if different < share.folds:
+        what = "" if groups is None else " different"
+        raise Refusal(
+            f"source.folds: {name} has too few{what} samples outside the test split ({different}) for {share.folds} folds, because each fold "
+            "validates at least one: write a smaller number, or add samples"
+        )
     return samples_of(share, candidates, groups)
 
 
@@ -145,17 +151,6 @@ def leading(candidates: Integers, groups: Ranks | None, wanted: int, *, left: in
 def count(share: float, candidates: int) -> int:
     """Return how many of the `candidates` of a stratum are drawn: at least one, unless it is the last, which stays in train."""
     return min(max(1, round(share * candidates)), max(0, candidates - 1))
-
-
-def refuse_few_for_folds(candidates: Integers, groups: Ranks | None, folds: int, *, name: str) -> None:
-    """Raise Refusal if the samples `candidates` of the stratum `name` are too few to have one in each fold. For `groups`, see `leading`."""
-    different = len(candidates) if groups is None else len(np.unique(groups[candidates]))
-    if different < folds:
-        what = "" if groups is None else " different"
-        raise Refusal(
-            f"source.folds: {name} has too few{what} samples outside the test split ({different}) for {folds} folds, because each fold validates "
-            "at least one: write a smaller number, or add samples"
-        )
 
 
 def refuse_emptied_strata(strata: Integers, kept: NDArray[np.bool_], *, split: str, task: Targets) -> None:

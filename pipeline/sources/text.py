@@ -72,7 +72,7 @@ def read(root: Path, pattern: str, encoding: str) -> Iterator[Document]:
         if not name or (visible_parts(name) and fnmatch(name, pattern)):
             parts = partial(text_of, root / name, encoding)
             if num_characters := sum(map(len, parts())):
-                yield Document(name or root.name, num_characters, parts)
+                yield Document(name or root.name, 0, num_characters, parts)
 
 
 def text_of(path: Path, encoding: str) -> Iterator[str]:

@@ -20,36 +20,30 @@ def assign(targets, *, valid=0.0, test=0.0, seed=1, keys=None, **more):
     return split.assign(targets, task, valid=valid, test=test, seed=seed, keys=called, **more)
 
 
-@settings(max_examples=15, deadline=None)
-@given(targets=targets_of_five_classes, valid=st.floats(0.01, 0.5), test=st.floats(0.01, 0.5), seed=st.integers(0, 2**40))
-def test_every_class_gives_its_share_to_every_split(targets, valid, test, seed):
-    assigned = assign({TRAIN: targets}, valid=valid, test=test, seed=seed)[TRAIN]
+@settings(max_examples=20, deadline=None)
+@given(
+    targets=targets_of_five_classes,
+    valid=st.floats(0.01, 0.5),
+    test=st.floats(0.01, 0.5),
+    seed=st.integers(0, 2**40),
+    keyed=st.booleans(),
+    together=st.booleans(),
+)
+def test_every_class_gives_its_share_to_every_split(targets, valid, test, seed, keyed, together):
+    keys = names(len(targets)) if keyed else None
+    assigned = assign({TRAIN: targets}, valid=valid, test=test, seed=seed, keys=keys, together=keyed and together)[TRAIN]
     for number in range(5):
-        names = assigned[targets == number]
-        kept = max(1, round(test * len(names)))
-        assert (names == TEST).sum() == kept
-        assert (names == VALID).sum() == max(1, round(valid * (len(names) - kept)))
-        assert (names == TRAIN).any()
-
-
-@settings(max_examples=10, deadline=None)
-@given(targets=targets_of_five_classes, seed=st.integers(0, 2**40))
-def test_a_split_is_a_function_of_seed_and_targets(targets, seed):
-    first, again, other = (assign({TRAIN: targets}, valid=0.3, test=0.3, seed=s)[TRAIN] for s in (seed, seed, seed + 1))
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, other)
+        of_class = assigned[targets == number]
+        kept = max(1, round(test * len(of_class)))
+        assert (of_class == TEST).sum() == kept
+        assert (of_class == VALID).sum() == max(1, round(valid * (len(of_class) - kept)))
+        assert (of_class == TRAIN).any()
 
 
 def test_the_test_split_does_not_depend_on_the_share_for_validation():
     targets = np.arange(500) % 5
     with_valid, without = (assign({TRAIN: targets}, valid=valid, test=0.2)[TRAIN] for valid in (0.3, 0.0))
     assert np.array_equal(with_valid == TEST, without == TEST)
-
-
-def test_one_class_does_not_change_the_draw_of_another():
-    short, long = np.arange(50) % 2, np.concatenate([np.arange(50) % 2, np.full(30, 1)])
-    few, many = (assign({TRAIN: targets}, test=0.2)[TRAIN] for targets in (short, long))
-    assert np.array_equal(few[:50][short == 0], many[:50][short == 0])
 
 
 def test_a_split_that_the_source_brings_is_kept():
@@ -64,17 +58,12 @@ def test_a_split_that_the_source_brings_is_kept():
 def test_the_recorded_draw():
     assigned = assign({TRAIN: np.arange(20) % 2}, valid=0.2, test=0.2, seed=7)[TRAIN]
     letters = "".join(name[1] for name in assigned)
-    assert letters == RECORDED, f"the splits of every dataset change: if that is meant, write {letters!r} here"
-
-
-RECORDED = "rerrrrereaaraerarrrr"
+    assert letters == "rerrrrereaaraerarrrr", "the splits of every dataset change"
+    assert assign({TRAIN: np.arange(20) % 2}, valid=0.2, test=0.2, seed=8)[TRAIN].tolist() != assigned.tolist()
 
 
 def test_a_missing_test_split_needs_a_share() -> None:
-    with pytest.raises(
-        Refusal,
-        match=r"source.test: .* has no test split of its own: write the share of the train samples to use for it, such as `source.test: 0.2`",
-    ):
+    with pytest.raises(Refusal, match=r"source.test: .* has no test split of its own: write the share .* such as `source.test: 0.2`"):
         assign({TRAIN: np.arange(40) % 4})
 
 
@@ -108,27 +97,10 @@ def test_one_more_sample_moves_at_most_one_other_at_each_boundary(seed, position
     assert sum(TRAIN in pair for pair in moved) <= 1
 
 
-@settings(max_examples=15, deadline=None)
-@given(
-    targets=targets_of_five_classes,
-    valid=st.floats(0.01, 0.5),
-    test=st.floats(0.01, 0.5),
-    seed=st.integers(0, 2**40),
-    together=st.booleans(),
-)
-def test_in_the_order_of_keys_every_class_gives_its_share_to_every_split(targets, valid, test, seed, together):
-    assigned = assign({TRAIN: targets}, valid=valid, test=test, seed=seed, keys=names(len(targets)), together=together)[TRAIN]
-    for number in range(5):
-        kept = max(1, round(test * (targets == number).sum()))
-        assert (assigned[targets == number] == TEST).sum() == kept
-        assert (assigned[targets == number] == VALID).sum() == max(1, round(valid * ((targets == number).sum() - kept)))
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_equal_keys_go_to_one_split_and_the_shares_stay(seed):
+def test_equal_keys_go_to_one_split_and_the_shares_stay():
     keys = names(200) + names(50) + names(10) * 2
     targets = np.arange(len(keys)) % 2
-    assigned = assign({TRAIN: targets}, valid=0.1, test=0.2, seed=seed, keys=keys, together=True)[TRAIN]
+    assigned = assign({TRAIN: targets}, valid=0.1, test=0.2, keys=keys, together=True)[TRAIN]
     places = {key: {name for name, other in zip(assigned.tolist(), keys, strict=True) if other == key} for key in keys}
     assert all(len(found) == 1 for found in places.values())
     assert [(assigned == name).mean().round(1) for name in (TEST, VALID)] == [0.2, 0.1]
@@ -136,22 +108,12 @@ def test_equal_keys_go_to_one_split_and_the_shares_stay(seed):
 
 def test_equal_samples_that_would_leave_a_class_without_train_samples_are_refused():
     keys, targets = [*names(20), *[b"same"] * 20], np.array([0] * 20 + [1] * 20)
-    with pytest.raises(
-        Refusal, match=r"source.duplicates: class b has too few different samples or groups: .* write `source.duplicates: keep`"
-    ):
+    with pytest.raises(Refusal, match=r"source.duplicates: class b has too few different samples or groups: .* `source.duplicates: keep`"):
         assign({TRAIN: targets}, test=0.5, keys=keys, together=True)
 
 
-def test_no_key_is_read_if_every_split_is_given():
-    numbers = np.arange(40) % 4
-    assigned = split.assign(
-        dict.fromkeys((TRAIN, VALID, TEST), numbers), ClassTargets(classes=CLASSES), valid=0.1, test=0.1, seed=1, keys=lambda: 1 / 0
-    )
-    assert set(assigned[TRAIN]) == {TRAIN}
-
-
 @pytest.mark.parametrize("keyed", [False, True])
-@pytest.mark.parametrize("folds", [2, 5, 7])
+@pytest.mark.parametrize("folds", [2, 7])
 def test_each_sample_outside_the_test_split_is_in_one_fold_and_a_class_gives_every_fold_its_share(keyed, folds):
     targets = {TRAIN: np.array([0] * 41 + [1] * 10)}
     drawn = np.array(

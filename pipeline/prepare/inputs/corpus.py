@@ -9,12 +9,10 @@ from itertools import islice
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock, blocks_of
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.tokenizer import Tokenizer
-from pipeline.core.tokenizer_description import AnyDescription
 from pipeline.core.untrusted import shown
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs import tokens as token_counts
@@ -30,58 +28,28 @@ PIECE_CHARACTERS = 2**21
 
 
 class Document(NamedTuple):
-    """The name of a file, the number of its characters, which is not 0, and what reads its text, in parts of any length, from the beginning at each call."""
+    """The characters from `start` to before `end`, at least one, of the text of a file. `read` returns the whole text, in parts of any length, from the
+    beginning at each call.
+    """
 
     name: str
-    num_characters: int
+    start: int
+    end: int
     read: Callable[[], Iterable[str]]
 
     @classmethod
     def of(cls, name: str, text: str) -> Self:
         """Return a document whose text is in memory."""
-        return cls(name, len(text), lambda: [text])
+        return cls(name, 0, len(text), lambda: [text])
+
+    @property
+    def num_characters(self) -> int:
+        return self.end - self.start
 
     def pieces(self) -> Iterator[str]:
-        """Yield the text in pieces of about PIECE_CHARACTERS, so that the tokens of all pieces are those of the whole text.
-
-        A piece ends with a line break between a line that does not end with white space and one that begins with a letter or digit: no token
-        of a tokenizer of this project crosses it.
-        """
-        rest, searched = "", 0
-        for part in self.read():
-            rest += part
-            if len(rest) > PIECE_CHARACTERS:
-                if end := last_cut(rest, searched):
-                    yield rest[:end]
-                    rest = rest[end:]
-                searched = 0 if end else len(rest) - 1
-        if rest:
-            yield rest
-
-
-def last_cut(text: str, first: int) -> int:
-    """Return the position after the last line break from `first` on that no token crosses, see `Document.pieces`; 0 if there is none."""
-    at = text.rfind("\n", max(1, first), len(text) - 1)
-    while at > 0 and (text[at - 1].isspace() or not text[at + 1].isalnum()):
-        at = text.rfind("\n", max(1, first), at)
-    return at + 1
-
-
-class Span(NamedTuple):
-    """The characters of a document from `start` to before `end`."""
-
-    document: Document
-    start: int
-    end: int
-
-    @classmethod
-    def whole(cls, document: Document) -> Self:
-        return cls(document, 0, document.num_characters)
-
-    def pieces(self) -> Iterator[str]:
-        """Yield the text in pieces of about PIECE_CHARACTERS."""
+        """Yield the text in pieces of about PIECE_CHARACTERS, so that the tokens of all pieces are those of the whole text."""
         begin = 0
-        for piece in self.document.pieces():
+        for piece in pieces_of(self.read()):
             if chosen := piece[max(0, self.start - begin) : max(0, self.end - begin)]:
                 yield chosen
             begin += len(piece)
@@ -89,8 +57,42 @@ class Span(NamedTuple):
                 return
 
 
-Divided = Mapping[str, Sequence[Span]]
+def pieces_of(parts: Iterable[str]) -> Iterator[str]:
+    """Yield the text of a file in pieces.
+
+    A piece ends with a line break between a line that does not end with white space and one that begins with a letter or digit: no token
+    of a tokenizer of this project crosses it.
+    """
+    rest, searched = "", 0
+    for part in parts:
+        rest += part
+        if len(rest) > PIECE_CHARACTERS:
+            if end := last_cut(rest, searched):
+                yield rest[:end]
+                rest = rest[end:]
+            searched = 0 if end else len(rest) - 1
+    if rest:
+        yield rest
+
+
+def last_cut(text: str, first: int) -> int:
+    """Return the position after the last line break from `first` on that no token crosses, see `pieces_of`; 0 if there is none."""
+    at = text.rfind("\n", max(1, first), len(text) - 1)
+    while at > 0 and (text[at - 1].isspace() or not text[at + 1].isalnum()):
+        at = text.rfind("\n", max(1, first), at)
+    return at + 1
+
+
+Divided = Mapping[str, Sequence[Document]]
 """The documents, or parts of some, of each split that exists."""
+
+
+class Stored(NamedTuple):
+    """The tokens of a split, int32, in a temporary file, and how many there are and are unknown. Only whole rows of the file count."""
+
+    file: mmap.mmap
+    num_tokens: int
+    num_unknown: int
 
 
 class CorpusSettings(TextSettings):
@@ -111,40 +113,41 @@ class CorpusSettings(TextSettings):
         Raises Refusal if no tokenizer can be fitted, if train has too few tokens for one row, or if the tokenizer finds no token in the
         documents of valid or of test.
         """
-        other = VALID if VALID in documents else TEST
-        sampled = {split: token_counts.Sampled(len(documents.get(split, ()))) for split in (TRAIN, other)}
-        for split, sample in sampled.items():
-            for span in documents.get(split, ()):
-                sample.add(next(span.pieces()))
-        step = max(1, -(-sum(span.end - span.start for span in documents[TRAIN]) // MOST_FITTED))
-        tokenizer = self.fit_tokenizer(islice((piece for span in documents[TRAIN] for piece in span.pieces()), 0, None, step))
-        num_characters = sum(span.end - span.start for spans in documents.values() for span in spans)
-        processes = workers if num_characters >= MANY_CHARACTERS else 1
-        mapped = {split: self.rows(tokenizer, found, split, processes) for split, found in documents.items()}
+        sampled = {
+            split: token_counts.measured([next(document.pieces()) for document in several[:: token_counts.distance(len(several))]])
+            for split, several in documents.items()
+        }
+        sizes = {split: sum(document.num_characters for document in several) for split, several in documents.items()}
+        step = max(1, -(-sizes[TRAIN] // MOST_FITTED))
+        tokenizer = self.fit_tokenizer(islice((piece for document in documents[TRAIN] for piece in document.pieces()), 0, None, step))
+        processes = workers if sum(sizes.values()) >= MANY_CHARACTERS else 1
+        stored = {split: self.tokenized(tokenizer, several, split, processes) for split, several in documents.items()}
         length = self.max_length  # an incomplete row at the end is left out
         rows = {
-            split: np.frombuffer(file, np.int32, len(file) // (4 * length) * length).reshape(-1, length) for split, file in mapped.items()
+            split: np.frombuffer(found.file, np.int32, len(found.file) // (4 * length) * length).reshape(-1, length)
+            for split, found in stored.items()
         }
 
         def blocks() -> Generator[SampleBlock]:
             for block in blocks_of(rows, max(1, BLOCK_TOKENS // length)):
                 yield block
-                release(mapped[block.split])
+                stored[block.split].file.madvise(mmap.MADV_DONTNEED)  # the tokens are in the file
 
         def report(_: object) -> None:
             of_part = f", fitted to one of {step} pieces of train" if step > 1 else ""
             print(f"prepare: the tokenizer `{self.tokenizer}` has {tokenizer.num_tokens} tokens{of_part}")
-            for split, array in rows.items():
-                print(f"prepare: {split}: {describe(array, mapped[split], len(documents[split]), tokenizer.description)}")
-            if warning := token_counts.warning(self, tokenizer, sampled[TRAIN].texts, sampled[other].texts):
+            for split, found in stored.items():
+                unknown = f", {found.num_unknown} of them not in the vocabulary" if found.num_unknown else ""
+                print(f"prepare: {split}: {counted(len(documents[split]), 'document')}, {counted(found.num_tokens, 'token')}{unknown}")
+            if warning := token_counts.warning(self, tokenizer, sampled[TRAIN], sampled.get(VALID, sampled.get(TEST, []))):
                 print(f"prepare: {warning}")
 
         targets = {split: np.zeros((len(array), 0), NextTokenTargets.dtype) for split, array in rows.items()}
         statistics = Statistics(partial(TextInputs, length=self.max_length), tokenizer.description)
         return RawDataset(NextTokenTargets(), statistics, targets, blocks, report)
 
-    def rows(self, tokenizer: Tokenizer, spans: Sequence[Span], split: str, workers: int) -> mmap.mmap:
-        """Return the tokens of the split called `split`, int32, in a temporary file, of which only whole rows count. `spans` are the documents of this split.
+    def tokenized(self, tokenizer: Tokenizer, documents: Sequence[Document], split: str, workers: int) -> Stored:
+        """Return the tokens of the documents of the split called `split`.
 
         Raises Refusal if the split is train and has too few tokens for one row. Raises Refusal if it is valid or test, and the tokenizer
         finds no token in its documents.
@@ -152,21 +155,21 @@ class CorpusSettings(TextSettings):
         assert tokenizer.description.end is not None
         start, length = np.array([tokenizer.description.end], np.int32), self.max_length
         with tempfile.TemporaryFile(prefix="corpus-") as file:
-            count, pieces = 0, (numbered for span in spans for numbered in enumerate(span.pieces()))
+            count, num_unknown, pieces = 0, 0, (numbered for document in documents for numbered in enumerate(document.pieces()))
             for number, found in spread(tokenizer.encode, pieces, workers=workers):
                 for tokens in (found,) if number else (start, found):
                     file.write(tokens.astype(np.int32).data)
                     count += len(tokens)
+                    num_unknown += int(np.count_nonzero(tokens == tokenizer.description.unknown))
             if split == TRAIN and count < length:
                 raise Refusal(f"source.max_length: train has {count} tokens, but a row needs {length}: write at most {count}, or add text")
-            if split != TRAIN and count == len(spans):
+            if split != TRAIN and count == len(documents):
                 raise Refusal(f"source.{split}: the documents of {split} have no tokens: write a larger share, or add text")
             if split != TRAIN:
                 padding = np.full(-count % length, tokenizer.description.pad, np.int32)
                 file.write(padding.data)
-                count += len(padding)
             file.flush()
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return Stored(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), count, num_unknown)
 
 
 def divide_by_position(documents: Sequence[Document], *, valid: float, test: float) -> Divided:
@@ -179,11 +182,11 @@ def divide_by_position(documents: Sequence[Document], *, valid: float, test: flo
     num_test = round(test * total)
     num_valid = round(valid * (total - num_test))
     ends = {TRAIN: total - num_test - num_valid, VALID: total - num_test, TEST: total}
-    divided: dict[str, list[Span]] = {split: [] for split in ends}
+    divided: dict[str, list[Document]] = {split: [] for split in ends}
     begin = 0
     for document in documents:
         for split, (first, last) in zip(ends, zip((0, *ends.values()), ends.values(), strict=False), strict=True):
-            part = Span(document, max(0, first - begin), min(document.num_characters, last - begin))
+            part = document._replace(start=max(0, first - begin), end=min(document.num_characters, last - begin))
             if part.start < part.end:
                 divided[split].append(part)
         begin += document.num_characters
@@ -209,9 +212,9 @@ def divide_by_name(documents: Sequence[Document], *, valid: float, test: float) 
                 assigned[document.name] = split
                 wanted -= document.num_characters
                 free -= document.num_characters
-    divided: dict[str, list[Span]] = {split: [] for split in (TRAIN, VALID, TEST)}
+    divided: dict[str, list[Document]] = {split: [] for split in (TRAIN, VALID, TEST)}
     for document in documents:
-        divided[assigned.get(document.name, TRAIN)].append(Span.whole(document))
+        divided[assigned.get(document.name, TRAIN)].append(document)
     return without_empty(divided, valid=valid, test=test)
 
 
@@ -226,7 +229,7 @@ def divide_by_split(documents: Sequence[Document], *, valid: float, test: float)
             raise Refusal(f"{problem}: put train, valid or test into it, or write `source.divide: position`")
         named[split].append(document)
     divided = divide_by_position(named[TRAIN], valid=0.0 if named[VALID] else valid, test=0.0 if named[TEST] else test)
-    return {**divided, **{split: [*map(Span.whole, several)] for split, several in named.items() if several and split != TRAIN}}
+    return {**divided, **{split: several for split, several in named.items() if several and split != TRAIN}}
 
 
 def without_empty(divided: Divided, *, valid: float, test: float) -> Divided:
@@ -243,23 +246,3 @@ def without_empty(divided: Divided, *, valid: float, test: float) -> Divided:
                 "with `source.name: text`, you can also write `source.divide: position`, which needs only enough characters"
             )
     return kept
-
-
-def release(tokens: mmap.mmap) -> None:
-    """Give back the memory of what was read: the tokens are in the file."""
-    tokens.madvise(mmap.MADV_DONTNEED)
-
-
-def describe(rows: NDArray[np.int32], mapped: mmap.mmap, num_documents: int, tokenizer: AnyDescription) -> str:
-    """Return a text for the terminal with the number of documents and of tokens of a split. `rows` are the tokens, in the file `mapped`; padding is
-    not counted.
-
-    If some tokens are unknown, the text says how many: they stand for what is not in the vocabulary.
-    """
-    num_unknown = num_tokens = 0
-    for block in np.array_split(rows, max(1, rows.size // BLOCK_TOKENS)):
-        num_unknown += 0 if tokenizer.unknown is None else int(np.count_nonzero(block == tokenizer.unknown))
-        num_tokens += int(np.count_nonzero(block != tokenizer.pad))
-        release(mapped)
-    unknown = f", {num_unknown} of them not in the vocabulary" if num_unknown else ""
-    return f"{counted(num_documents, 'document')}, {counted(num_tokens, 'token')}{unknown}"

@@ -39,24 +39,14 @@ FEWEST_TOKENS, MOST_TOKENS, MOST_SIGNS = 8, 512, 2048
 """Bounds of the recommended `max_length`: in tokens, and the upper one also in characters or bytes."""
 
 
-class Sampled:
-    """Some of `total` texts, at equal distances: at most MOST_TEXTS, and at most MOST_CHARACTERS of each."""
-
-    def __init__(self, total: int) -> None:
-        self.step, self.seen, self.texts = max(1, -(-total // MOST_TEXTS)) | 1, 0, list[str]()  # odd: pairs have two texts each
-
-    def add(self, text: str) -> None:
-        if self.seen % self.step == 0:
-            self.texts.append(text[:MOST_CHARACTERS])
-        self.seen += 1
+def distance(total: int) -> int:
+    """Return the distance of the texts to measure, of `total` texts. It is odd, because pairs have two texts each."""
+    return max(1, -(-total // MOST_TEXTS)) | 1
 
 
 def measured(texts: Sequence[str]) -> list[str]:
     """Return the texts to measure, of those that are in memory."""
-    sampled = Sampled(len(texts))
-    for text in texts:
-        sampled.add(text)
-    return sampled.texts
+    return [text[:MOST_CHARACTERS] for text in texts[:: distance(len(texts))]]
 
 
 def lengths(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
@@ -194,14 +184,16 @@ class TokenizedTexts:
         """Fit the tokenizer to the samples that are assigned to train. Print a warning if it does not suit those of valid, or else of test."""
         columns, counts = len(self.fewest), Counter(str(name) for splits in assigned.values() for name in splits)
         other = VALID if counts[VALID] else TEST
-        sampled = {split: Sampled(columns * counts[split]) for split in (TRAIN, other)}
+        sampled, seen = {TRAIN: list[str](), other: list[str]()}, Counter[str]()
+        distances = {split: distance(columns * counts[split]) for split in sampled}
 
         def of_train() -> Iterator[str]:
             for samples in self.read():
                 splits = np.repeat(assigned[samples.split][samples.positions], columns).tolist()
                 for text, split in zip(chain.from_iterable(zip(*samples.columns, strict=True)), splits, strict=True):
-                    if split in sampled:
-                        sampled[split].add(text)
+                    if split in sampled and seen[split] % distances[split] == 0:
+                        sampled[split].append(text[:MOST_CHARACTERS])
+                    seen[split] += 1
                     if split == TRAIN:
                         yield text
 
@@ -211,7 +203,7 @@ class TokenizedTexts:
             pass
         self.statistics.tokenizer = self.tokenizer.description
         print(f"prepare: the tokenizer `{self.settings.tokenizer}` has {self.tokenizer.num_tokens} tokens")
-        if told := warning(self.settings, self.tokenizer, sampled[TRAIN].texts, sampled[other].texts):
+        if told := warning(self.settings, self.tokenizer, sampled[TRAIN], sampled[other]):
             print(f"prepare: {told}")
 
     def blocks(self) -> Generator[SampleBlock]:
