@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
@@ -17,6 +18,7 @@ from torch.profiler import record_function
 from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared
 from pipeline.inference import torch_errors
+from pipeline.inference.batch import Batch
 from pipeline.inference.batches.blocks import BlockBatch
 from pipeline.inference.machine import Machine
 from pipeline.train.engine.checkpoint import Checkpoints
@@ -35,6 +37,23 @@ NEVER = 1_000_000
 WARMUP_STEPS, CALIBRATION_STEPS = 5, 3
 Step = Callable[[], object]
 Name = TypeVar("Name")
+
+
+@dataclass(frozen=True)
+class MarkedBatch:
+    """A batch that marks in a trace how long its micro-batches take to make. All else is that of `batch`."""
+
+    batch: BlockBatch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.batch, name)
+
+    def parts(self, max_size: int, lane: int = 0) -> Iterator[Batch]:
+        parts = self.batch.parts(max_size, lane)
+        for _ in range(self.num_parts(max_size)):
+            with record_function(WAITING):
+                part = next(parts)
+            yield part
 
 
 class Trial(Training):
@@ -65,12 +84,16 @@ class Trial(Training):
         return f"{self.params.model.title} on {self.machine.device} ({self.machine.name}) in {self.state.precision}{captured}"
 
     def batches(self, start: int) -> Generator[BlockBatch]:
-        """Yield the batches of the training, and mark in a trace how long each takes to arrive."""
+        """Yield the batches of the training, and mark in a trace how long each takes to make.
+
+        On a GPU, kernels gather the inputs of micro-batches, which counts as computing. On a CPU, the step waits for these inputs.
+        """
+        on_cpu = self.machine.device.type == "cpu"
         with closing(super().batches(start)) as batches:
             while True:
                 with record_function(WAITING):
                     batch = next(batches)
-                yield batch
+                yield cast("BlockBatch", MarkedBatch(batch)) if on_cpu else batch
 
 
 @contextmanager

@@ -67,6 +67,14 @@ def test_slow_data_is_named(params, profiled, monkeypatch: pytest.MonkeyPatch) -
     assert "Most of the time goes into waiting for data (" in profiled(params)
 
 
+def test_slow_augmentation_is_slow_data(params, profiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs when the micro-batches are made, not when the batch is read."""
+    original = loader.Block.gather
+    monkeypatch.setattr(loader, "BLOCK_BATCHES", 1)
+    monkeypatch.setattr(loader.Block, "gather", lambda block, positions: (busy(None), original(block, positions))[1])
+    assert "Most of the time goes into waiting for data (" in profiled(params)
+
+
 def test_slow_python_code_is_named(params, profiled, before_each_forward) -> None:
     before_each_forward(busy)
     assert "Most of the time goes into launches (" in profiled(params)
