@@ -8,7 +8,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -87,8 +87,9 @@ def fit(changes: Mapping[str, Any] | None = None) -> Result:
 def run(command: Sequence[str], lock: int) -> None:
     """Run the command and print its output, as in `fit`. The command shares `lock`, the file descriptor of `checkout_lock.alone`."""
     errors, interrupted = [], False
-    options = {"env": {**os.environ, checkout_lock.SHARED_LOCK: str(lock)}, "pass_fds": (lock,), "encoding": "utf-8", "errors": "replace"}
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options) as child:
+    environment = {**os.environ, checkout_lock.SHARED_LOCK: str(lock)}
+    process = partial(subprocess.Popen, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    with process(command, env=environment, pass_fds=(lock,), text=True, encoding="utf-8", errors="replace") as child:
         assert child.stdout
         while child.returncode is None:
             try:

@@ -161,5 +161,5 @@ def devices(environment: Environment, num_trials: int) -> list[str | None]:
         return [None] * num_trials
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = [str(number) for number, _ in enumerate(utilization.gpus())] if visible is None else visible.split(",")
-    found = [name.strip() for name in names if name.strip()] or [None]
-    return [found[number % len(found)] for number in range(num_trials)]
+    found = [name.strip() for name in names if name.strip()]
+    return [found[number % len(found)] if found else None for number in range(num_trials)]
