@@ -41,3 +41,9 @@ def test_the_interval_is_the_same_every_time_and_mirrors_when_the_models_are_swa
     assert bootstrap(differences, weights, 0.95) == [(low, high)]
     ((mirrored_low, mirrored_high),) = bootstrap(-differences, weights, 0.95)
     assert (mirrored_low, mirrored_high) == (pytest.approx(-high), pytest.approx(-low))
+
+
+def test_a_difference_that_is_equal_for_each_target_has_no_width_however_many_targets_the_samples_have() -> None:
+    weights = np.arange(1.0, 30.0)
+    ((low, high),) = bootstrap(0.5 * weights[None], weights, 0.95)
+    assert (low, high) == (pytest.approx(0.5), pytest.approx(0.5))
