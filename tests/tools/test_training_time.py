@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pipeline.core.environment import Environment
 from pipeline.inference import networks
 from pipeline.tools import training_time
+from pipeline.tools.training_time import StepTime
 from tests.train.engine.building import steps
 
 
@@ -16,10 +18,16 @@ class Branching(nn.Module):
         return inputs if inputs.mean().item() > 0 else -inputs
 
 
-def test_the_time_grows_with_the_steps_and_a_network_that_needs_values_has_none(train_params, prepared, monkeypatch) -> None:
-    short, long = (training_time.expected_s(train_params(steps(count)), prepared.spec, {"train": 50}) for count in (10, 40))
-    assert short is not None
-    assert long == pytest.approx(4 * short)
+def test_a_network_that_needs_values_is_not_counted(train_params, prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert training_time.counted(train_params({}), prepared.spec) is not None
     monkeypatch.setattr(networks, "build_on_meta", lambda *_: Branching())
     assert Branching()(torch.ones(1)) == 1
-    assert training_time.expected_s(train_params({}), prepared.spec, {"train": 50}) is None
+    assert training_time.counted(train_params({}), prepared.spec) is None
+
+
+@pytest.mark.parametrize(("counted_s", "expected_s"), [(4.0, 4.0), (6.0, 30.0)])
+def test_a_short_training_is_not_measured(train_params, prepared, monkeypatch, counted_s: float, expected_s: float) -> None:
+    monkeypatch.setattr(training_time, "counted", lambda *_: StepTime(0.0, counted_s / 10))
+    monkeypatch.setattr(training_time, "measured", lambda *_: StepTime(0.0, 3.0))
+    found = training_time.expected_s(train_params(steps(10)), prepared.spec, {"train": 50}, Environment.read())
+    assert found == pytest.approx(expected_s)

@@ -133,7 +133,10 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
 
 
 def expected_time(params: TrainParams, prepare: PrepareParams, environment: Environment) -> str:
-    """Return about how long the training takes on an ordinary CPU, if its data are prepared, such as `, about 7 minutes`; else ""."""
+    """Return about how long the training takes on a CPU, if its data are prepared, such as `, about 7 minutes`; else "".
+
+    It is measured for about a second, unless it is so short that this would not pay.
+    """
     from pipeline.core.prepared import read_record  # late, as the others: they import NumPy and torch
     from pipeline.inference import machine
     from pipeline.tools import training_time
@@ -146,7 +149,7 @@ def expected_time(params: TrainParams, prepare: PrepareParams, environment: Envi
         return ""
     if record.source != prepare.source.model_dump(mode="json"):
         return ""
-    seconds = training_time.expected_s(params, record.spec, {name: each.samples for name, each in record.splits.items()})
+    seconds = training_time.expected_s(params, record.spec, {name: each.samples for name, each in record.splits.items()}, environment)
     return f", {training_time.in_words(seconds)}" if seconds is not None else ""
 
 

@@ -1,9 +1,10 @@
 """Chooses the parameters with which a first training on data of the user's own should do well, from what `data.look` has found.
 
-Without a GPU, they suit an ordinary CPU.
+Without a GPU, they suit the machine, and the time that the training takes is measured.
 """
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from pipeline.core.environment import Environment
@@ -30,6 +31,9 @@ UNEVEN = 3
 """Classes are uneven if the most frequent one has so many times the samples of the rarest."""
 SMALLEST_FOR_RESNET = 24
 ROW = 128
+SMALLER = 128
+"""The side in pixels to which large images are resized for the fastest model."""
+
 
 ENOUGH_S = 600.0
 """Without a GPU, a first training is to end within about this time."""
@@ -40,29 +44,42 @@ Write = Callable[[int, int | None], str]
 
 
 def suited(finding: Finding, write: Write, environment: Environment, *, own_model: bool) -> tuple[str, list[str]]:
-    """Return the text of params.yaml for a first training on this machine, and a line about its time.
+    """Return the text of params.yaml for a first training on this machine, and lines about its time.
 
     With a GPU, the text is `write(0, None)`. Without, it is that of the best model whose training ends within ENOUGH_S seconds on a nominal
     CPU: the same data give the same parameters on every machine without a GPU. If `own_model` is True, the user has chosen the model, and only
-    the training gets shorter.
+    the training gets shorter. The time in the lines is measured here.
     """
+    write = cache(write)
+    text = write(0, None)
     if machine.choose_device(environment.device).type != "cpu":
-        return write(0, None), []
+        return text, []
     samples = num_samples(finding)
     for model in range(1 if own_model or not finding.image_shape[0] else len(models(finding))):
         text = write(model, None)
         params, spec = params_and_spec(text, finding)
-        seconds = training_time.expected_s(params, spec, samples)
-        if seconds is None:
-            return text, []
-        if LEAST * seconds <= ENOUGH_S:
+        cost = training_time.counted(params, spec)
+        share = ENOUGH_S / cost.training_s(params, samples) if cost else 1.0
+        if share >= LEAST:
             break
-    if seconds > ENOUGH_S:
-        length = params.train.epochs or params.train.num_steps(samples[TRAIN])
-        text = write(model, max(1, round(ENOUGH_S / seconds * length)))
+    length = params.train.epochs or params.train.num_steps(samples[TRAIN])
+    if share < 1:
+        text = write(model, max(1, round(share * length)))
         params, spec = params_and_spec(text, finding)
-        seconds = training_time.expected_s(params, spec, samples) or seconds
-    return text, [f"without a GPU, the training takes {training_time.in_words(seconds)} on an ordinary CPU"]
+    seconds = training_time.expected_s(params, spec, samples, environment)
+    return text, [] if seconds is None else time_lines(params, seconds)
+
+
+def time_lines(params: TrainParams, seconds: float) -> list[str]:
+    """Return what to say about a training of so many seconds on a CPU."""
+    found = [f"without a GPU, the training takes {training_time.in_words(seconds)} on this machine"]
+    if seconds > 2 * ENOUGH_S:
+        key, length = ("epochs", params.train.epochs) if params.train.epochs else ("steps", params.train.steps or 1)
+        enough = int(length * ENOUGH_S / seconds)
+        too_long = "not even one epoch ends in ten minutes: leave out samples"
+        shorter = f"train.{key}={enough} ends in about ten minutes" if enough else too_long
+        found.append(f"{shorter}, or train on a machine with a GPU")
+    return found
 
 
 def params_and_spec(text: str, finding: Finding) -> tuple[TrainParams, Spec]:
@@ -124,8 +141,9 @@ def models(finding: Finding) -> list[dict[str, object]]:
     """Return the values for images, from the best to the fastest model: small networks for small images, else pretrained ones."""
     side, _ = finding.image_shape
     if side > LARGE:
-        small = {"model.architecture": "mobilenet_v3_small", "model.pretrained": "IMAGENET1K_V1"}
-        return [{"augment.flip": "none"}, {"augment.flip": "none", **small}]
+        small: dict[str, object] = {"augment.flip": "none", "model.architecture": "mobilenet_v3_small", "model.pretrained": "IMAGENET1K_V1"}
+        smaller = [] if finding.source["name"] == "arrays" else [{**small, "source.image_size": SMALLER, "augment.crop_padding": 8}]
+        return [{"augment.flip": "none"}, small, *smaller]
     names = ["resnet", "convnet"] if side >= SMALLEST_FOR_RESNET else ["convnet"]
     common = {"optimizer.learning_rate": 3e-3, "augment.crop_padding": max(1, side // 8), "augment.flip": "none"}
     return [{"model": name, "model.width": 32, **common} for name in names]

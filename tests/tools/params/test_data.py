@@ -17,13 +17,14 @@ import torch
 from pipeline.__main__ import main
 from pipeline.core.yaml_document import Document
 from pipeline.tools import training_time
-from pipeline.tools.params import command, recommending
+from pipeline.tools.params import command, data, recommending
+from pipeline.tools.training_time import StepTime
 from tests.imports import TOP
 from tests.sources.pictures import picture, write_folder, write_zip
 
 Refused = Callable[..., list[str]]
 PICTURES = {f"{name}/{number}.png": picture(20 * number + 7) for name in ("cat", "dog") for number in range(6)}
-EXPECTED_S = training_time.expected_s
+COUNTED = training_time.counted
 WORDS = ("red", "blue", "green", "round", "long", "old", "new")
 
 
@@ -128,7 +129,7 @@ def test_a_corpus_of_many_characters_gets_a_vocabulary_for_them() -> None:
 
 def test_pairs_without_names_are_taken_by_the_numbers_of_their_columns(refused: Refused) -> None:
     csv("data/pairs.csv", [{"a": text(number), "b": text(number)[::-1]} for number in range(12)], names=False)
-    assert "2 columns may have texts: to train" in refused("set", "data=data/pairs.csv")[0]
+    assert "write the number of the column, such as source.target_column=2" in refused("set", "data=data/pairs.csv")[0]
     found = source("data=data/pairs.csv", "source.target_column=2", "source.tokenizer=byte")
     assert (found["text_column"], found["target_column"], found["vocabulary"]) == (1, 2, None)
 
@@ -173,13 +174,21 @@ def test_where_two_readings_are_possible_it_asks_for_the_key_that_decides(refuse
     csv("data/both/list.csv", listed)
     csv("data/both/more.csv", [row | {"size": "abc"[number % 3]} for number, row in enumerate(listed)])
     [message] = refused("set", "data=data/both")
-    assert "add source.table=list.csv or source.table=more.csv" in message
+    assert "add source.table=list.csv or source.table=more.csv; and in more.csv, 2 columns may hold the labels" in message
     assert message.endswith("to read images in folders by class instead, which leaves unused: list.csv, more.csv, add source=image_folder")
     assert source("data=data/both", "source=image_folder")["root"] == "data/both"
     Path("data/both/more.csv").unlink()
     csv("data/both/list.csv", listed[1:-1])
     [message] = refused("set", "data=data/both")
     assert "add source=image_folder (images in folders by class, which leaves unused: list.csv) or source=image_table (images" in message
+
+
+def test_two_columns_of_texts_beside_labels_may_be_pairs(refused: Refused) -> None:
+    csv("data/two.csv", [row | {"title": row["about"][::-1]} for row in rows()])
+    [message] = refused("set", "data=data/two.csv")
+    assert "if these are pairs of texts, name the column to write instead, such as source.target_column=title" in message
+    found = source("data=data/two.csv", "source.target_column=title", "source.text_column=about")
+    assert (found["name"], found["text_column"]) == ("text_pairs", "about")
 
 
 def write_bad() -> dict[str, str]:
@@ -202,15 +211,15 @@ def write_bad() -> dict[str, str]:
         "data=data/list.json": "data/list.json: has no rows: add some",
         "data=data/a.csv source=image_foldr": "did you mean `image_folder`?",
         "data=data/none": "there is no such file or folder",
-        "data=data/a.csv source.label_column=kind": "source.label_column: is kind, but data/a.csv:1 has the columns id, label, about: write one of these",
+        "data=data/a.csv source.label_column=kind": "data/a.csv has no such column: choose one of id, label, about",
         "data=data/prices.csv": "no column has classes, but label has numbers: to train a regression, add source.task=regression",
         "data=data/prices.csv source.label_column=label": "store classes as names or whole numbers",
         "data=data/ragged.csv": "data/ragged.csv:12: has 3 columns, but line 1 has 2",
-        "data=data/ratings.csv source=text_classification": "no column looks like the texts: if one of its columns holds them, add source.text_column=id or source.text_column=label",
+        "data=data/ratings.csv source=text_classification": " or source.text_column=label (2 different values); and 2 columns may hold the labels: add source.label_column=label (2 different",
         "data=data/nested.parquet": "has no column that can be an input: columns not used: text (nested values)",
         "data=data/keys.jsonl": "data/keys.jsonl:1: has no key label: write one object per line with the keys text and label",
         "data=data/words.csv": "texts are read by source=text_classification",
-        "data=data/blank.csv": "2 columns may have texts (label has no values): to train",
+        "data=data/blank.csv": "no column has classes (label has no values), but 2 have texts",
         "data=": "data=: names no data: write data=PATH",
         "data=data/a.csv source=[x]": "source=[x]: should be the name of a source: write source=NAME",
         "data=data/a.csv source.table=5": "source.table=5: should be text, not 5",
@@ -226,6 +235,12 @@ def test_data_that_cannot_be_used_are_refused_in_one_sentence_and_nothing_is_wri
         [message] = refused("set", *words.split())
         assert expected in message, words
     assert Path("params.yaml").read_bytes() == before
+
+
+def test_a_value_that_one_source_can_read_is_not_wrong_unless_another_is_named() -> None:
+    assert not data.wrong_values({"label_column": None})
+    [problem] = data.wrong_values({"label_column": None, "name": "image_table"})
+    assert problem.location == ("label_column",)
 
 
 @pytest.mark.parametrize("inputs", ["texts", "rows"])
@@ -264,9 +279,10 @@ def test_what_is_replaced_is_kept() -> None:
     assert kept.read_text(encoding="utf-8") == edited
 
 
-def test_without_a_gpu_the_training_suits_an_ordinary_cpu_and_says_how_long_it_takes(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_the_training_suits_a_cpu_and_says_how_long_it_takes(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(Path("data/folder"), {f"{name}/{n}.png": picture(n % 250, side=90) for name in ("cat", "dog") for n in range(150)})
-    monkeypatch.setattr(training_time, "expected_s", EXPECTED_S)
+    monkeypatch.setattr(training_time, "counted", COUNTED)
+    monkeypatch.setattr(training_time, "measured", lambda *given: StepTime(4 * given[2].sample_s, given[2].step_s))
 
     def chosen(*words: str) -> tuple[str, int]:
         assert main(["set", "data=data/folder", *words]) == 0
@@ -275,13 +291,15 @@ def test_without_a_gpu_the_training_suits_an_ordinary_cpu_and_says_how_long_it_t
 
     monkeypatch.setattr(recommending, "ENOUGH_S", 1e6)
     assert chosen() == ("resnet", 60)
-    assert "without a GPU, the training takes about" in capsys.readouterr().out
+    assert "the training takes about" in capsys.readouterr().out
     monkeypatch.setattr(recommending, "ENOUGH_S", 400.0)
     name, epochs = chosen()
     assert name == "convnet"
     assert 30 <= epochs < 60
+    assert "train.epochs=" in capsys.readouterr().out, "this machine is slower than the nominal one"
     monkeypatch.setattr(recommending, "ENOUGH_S", 1.0)
     assert chosen() == ("convnet", 1)
+    assert "not even one epoch ends in ten minutes: leave out samples" in capsys.readouterr().out
     assert chosen("model=resnet", "train.epochs=7") == ("resnet", 7)
     monkeypatch.setattr(recommending.machine, "choose_device", lambda _: torch.device("cuda"))
     assert chosen() == ("resnet", 60)
