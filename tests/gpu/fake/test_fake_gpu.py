@@ -81,9 +81,9 @@ VERBS = """
 import json, os, sys
 from unittest.mock import patch
 from pipeline.__main__ import main
-from pipeline.tools.profile import speedup
+from pipeline.tools.profile import profile
 
-speedup.BLOCK_S = 0.02
+profile.ROUND_S = 0.02
 for words, code, variables in json.loads(sys.argv[1]):
     with patch.dict(os.environ, variables):
         assert main(words.split()) == code, words
