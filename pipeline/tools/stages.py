@@ -51,10 +51,10 @@ def call(stage: str, paths: Paths, arguments: Sequence[str]) -> int:
             refuse_other_source(source, paths.prepared)
     with checkout_lock.held(environment.root) if environment.dvc_stage and not environment.is_rank else nullcontext():
         if stage == "train" and environment.processes != 1:
-            from pipeline.tools import launch  # late: it imports torch
+            from pipeline.tools import torchrun  # late: it imports torch
 
-            if (count := launch.num_processes(environment)) > 1:
-                return launch.run(["-m", "pipeline", *arguments], count, environment)
+            if (count := torchrun.num_processes(environment)) > 1:
+                return torchrun.run(["-m", "pipeline", *arguments], count, environment)
         with adding_lines(document):
             function(params, paths, environment, observer=unfailing(observer), refuse_changes=refuse_changes)
     return 0

@@ -15,7 +15,7 @@ from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
 from pipeline.inference import machine
 from pipeline.inference.machine import Machine, choose_device
-from pipeline.tools import launch
+from pipeline.tools import torchrun
 from tests.imports import TOP
 
 
@@ -95,7 +95,7 @@ def test_auto_takes_the_first_gpu_with_kernels(two_gpus: list[int], monkeypatch:
 
 def test_several_processes_take_the_gpus_with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     capabilities(monkeypatch, (6, 1), (8, 6), (8, 0))
-    assert launch.num_processes(Environment(PIPELINE_DEVICE="auto", PIPELINE_PROCESSES="auto")) == 2
+    assert torchrun.num_processes(Environment(PIPELINE_DEVICE="auto", PIPELINE_PROCESSES="auto")) == 2
     ranks = [Environment(PIPELINE_DEVICE="auto", LOCAL_WORLD_SIZE="3", LOCAL_RANK=str(rank)) for rank in range(3)]
     assert [machine.device_of_rank(rank) for rank in ranks[:2]] == ["cuda:1", "cuda:2"]
     with pytest.raises(Refusal, match="this machine has 2 usable GPUs, one for each process, but there are 3 processes"):

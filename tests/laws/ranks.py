@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import torch
 
 from pipeline.__main__ import main
-from pipeline.tools import launch as launcher
+from pipeline.tools import torchrun as launcher
 from pipeline.train.engine import update
 from tests.forking import ForkServer, fork, free_port
 

@@ -175,6 +175,6 @@ def test_torchrun_says_which_process_failed(code: int, expected: int, words: str
     def fail(_: object) -> None:
         raise ChildFailedError("script", {1: ProcessFailure(1, 1, code, "no file")})
 
-    monkeypatch.setattr(torchrun, "run", fail)
+    monkeypatch.setattr("torch.distributed.run.run", fail)
     assert torchrun.main(["script.py"]) == expected
     assert capsys.readouterr().err == f"error: the process of rank 1 {words}\n"

@@ -207,9 +207,9 @@ def describe_machine(params: TrainParams, environment: Environment) -> str:
     """
     from pipeline.inference import precision  # late: torch takes seconds to import, and a typing error is reported before
     from pipeline.inference.machine import Machine
-    from pipeline.tools import launch
+    from pipeline.tools import torchrun
 
-    machine, count = Machine.set_up(environment), launch.num_processes(environment)
+    machine, count = Machine.set_up(environment), torchrun.num_processes(environment)
     params.train.refuse_undivided(count)
     chosen = precision.choose(params.train.precision, machine.device)
     precision.refuse_lost_updates(chosen, machine.device)

@@ -13,8 +13,7 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.raw_dataset import TEST
 from pipeline.inference.machine import Machine
 from pipeline.runs.provenance import code_between
-from pipeline.tools.compare.comparing import paired_tests
-from pipeline.tools.compare.comparing import DifferingRow, causes, conclusion, differences
+from pipeline.tools.compare.comparing import DifferingRow, causes, conclusion, differences, paired_tests
 from pipeline.tools.compare.models import ComparedModel, Facts, read
 from pipeline.tools.compare.paired import Paired
 from tests import project

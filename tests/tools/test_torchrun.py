@@ -9,7 +9,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from pipeline.core.environment import Environment
 from pipeline.core.interruption import Interrupted
 from pipeline.core.refusal import Refusal
-from pipeline.tools import launch
+from pipeline.tools import torchrun
 from pipeline.train.group.processes import LOST, OUT_OF_MEMORY
 
 Failure = tuple[int, int]
@@ -41,18 +41,18 @@ def test_there_is_one_process_per_gpu_or_as_many_as_are_asked_for(
     gpus: Callable[[int], None], count: int, variables: dict[str, str], expected: int
 ) -> None:
     gpus(count)
-    assert launch.num_processes(Environment(**variables)) == expected
+    assert torchrun.num_processes(Environment(**variables)) == expected
 
 
 def test_more_processes_than_gpus_are_refused(gpus: Callable[[int], None]) -> None:
     gpus(2)
     with pytest.raises(Refusal, match=r"PIPELINE_PROCESSES=3: this machine has 2 usable .*for each process: use this number, or `auto`"):
-        launch.num_processes(Environment(PIPELINE_PROCESSES="3", PIPELINE_DEVICE="auto"))
+        torchrun.num_processes(Environment(PIPELINE_PROCESSES="3", PIPELINE_DEVICE="auto"))
 
 
 def test_a_process_that_was_started_by_torchrun_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
-    assert launch.num_processes(Environment(PIPELINE_PROCESSES="4", MASTER_ADDR="127.0.0.1")) == 1
+    assert torchrun.num_processes(Environment(PIPELINE_PROCESSES="4", MASTER_ADDR="127.0.0.1")) == 1
 
 
 @pytest.fixture
@@ -70,8 +70,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             log.write_text("".join(f"[rank{rank}]: line {number}\n" for number in range(100)))
             return rank, code
 
-        monkeypatch.setattr(launch, "attempt", attempt)
-        code = launch.run(["-m", "pipeline", "train"], 2, Environment(PIPELINE_RESTARTS=restarts))
+        monkeypatch.setattr(torchrun, "attempt", attempt)
+        code = torchrun.run(["-m", "pipeline", "train"], 2, Environment(PIPELINE_RESTARTS=restarts))
         assert next(remaining, None) is None
         return code
 
@@ -141,4 +141,4 @@ def test_the_first_failure_is_the_cause_of_the_others(failures: dict[int, Failur
             self.timestamp, self.exitcode = timestamp, exitcode
 
     found: dict[int, ProcessFailure] = {rank: Failed(*failure) for rank, failure in failures.items()}
-    assert launch.first_failure(found) == first
+    assert torchrun.first_failure(found) == first
