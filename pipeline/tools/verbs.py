@@ -192,7 +192,7 @@ VERBS = {
     ),
     "sync": verb(
         "send to MLflow all events of the journals that it has not received",
-        "sync:run",
+        "stages:sync",
         value("--follow", "send one journal until its stage has ended; every stage starts this by itself", "JOURNAL"),
     ),
     "profile": verb(

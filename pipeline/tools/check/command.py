@@ -17,7 +17,6 @@ from pipeline.evaluate.params import EvaluateParams
 from pipeline.prepare.params import PrepareParams, data_name
 from pipeline.prepare.reading import workers
 from pipeline.tools import checkout_lock, doctor
-from pipeline.tools.check import dvc_locks
 from pipeline.tools.check.misfits import Problems, gather_misfits, refuse_unscorable, refuse_unusable
 from pipeline.train.params import TrainParams
 
@@ -32,9 +31,11 @@ def run() -> None:
     is invalid; the message has one line for each problem.
     """
     paths, problems = Paths(), Problems()
-    if dvc_locks.records(dvc_folder := paths.top / ".dvc/tmp"):  # no lock file if there is nothing to repair: the checkout may be read-only
+    if checkout_lock.dvc_records(
+        dvc_folder := paths.top / ".dvc/tmp"
+    ):  # no lock file if there is nothing to repair: the checkout may be read-only
         with checkout_lock.held(paths.top):
-            for message in dict.fromkeys(dvc_locks.repair(dvc_folder)):
+            for message in dict.fromkeys(checkout_lock.repair_dvc(dvc_folder)):
                 print(f"check: {message}")
     problems.gather(refuse_curly_brace, paths.top)
     problems.gather(refuse_links_outside, paths)

@@ -12,7 +12,6 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.core import files
 from pipeline.tools import checkout_lock
-from pipeline.tools.check import dvc_locks
 from tests import project
 
 
@@ -42,34 +41,34 @@ def test_half_a_record_is_moved_aside_and_named(tmp_path: Path, content: str, fo
     path = tmp_path / folder / "rwlock"
     path.parent.mkdir(exist_ok=True)
     path.write_text(content, encoding="utf-8")
-    (said,) = dvc_locks.repair(tmp_path)
+    (said,) = checkout_lock.repair_dvc(tmp_path)
     aside = path.parent / said.split()[-1]
     assert said == f"{path}: was truncated by a DVC that was killed: moved to {aside.name}"
     assert aside.read_text(encoding="utf-8") == content
     assert not path.exists()
-    assert dvc_locks.repair(tmp_path) == []
+    assert checkout_lock.repair_dvc(tmp_path) == []
 
 
 def test_a_record_of_the_dead_is_removed(tmp_path: Path) -> None:
     holder = dead()
     path = record(tmp_path / "rwlock", holder, holder)
-    assert dvc_locks.repair(tmp_path) == [f"{path}: was left by process {holder['pid']}, a DVC that was killed: removed"]
+    assert checkout_lock.repair_dvc(tmp_path) == [f"{path}: was left by process {holder['pid']}, a DVC that was killed: removed"]
     assert not path.exists()
 
 
 def test_a_process_number_that_another_program_has_now_is_not_taken_for_dvc(tmp_path: Path) -> None:
     began_after = record(tmp_path / "rwlock", own(), age_s=7 * 24 * 3600)
-    assert len(dvc_locks.repair(tmp_path)) == 1
+    assert len(checkout_lock.repair_dvc(tmp_path)) == 1
     assert not began_after.exists()
     with subprocess.Popen(["sleep", "60"]) as other:
         record(tmp_path / "rwlock", {"pid": other.pid, "cmd": "/bin/dvc repro"})
-        assert len(dvc_locks.repair(tmp_path)) == 1
+        assert len(checkout_lock.repair_dvc(tmp_path)) == 1
         other.kill()
 
 
 def test_a_record_of_the_living_stays_also_beside_the_dead(tmp_path: Path) -> None:
     path = record(tmp_path / "rwlock", dead(), own())
-    (said,) = dvc_locks.repair(tmp_path)
+    (said,) = checkout_lock.repair_dvc(tmp_path)
     assert said.startswith(f"another DVC is running here (process {os.getpid()})")
     assert path.exists()
 
@@ -77,7 +76,7 @@ def test_a_record_of_the_living_stays_also_beside_the_dead(tmp_path: Path) -> No
 def test_nothing_is_touched_while_a_dvc_is_writing(tmp_path: Path) -> None:
     (tmp_path / "rwlock").write_text('{"read"', encoding="utf-8")
     with files.locked(tmp_path / "rwlock.lock", wait=False):
-        assert dvc_locks.repair(tmp_path) == []
+        assert checkout_lock.repair_dvc(tmp_path) == []
     assert (tmp_path / "rwlock").exists()
 
 
