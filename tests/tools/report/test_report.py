@@ -13,9 +13,8 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.core import files
 from pipeline.inference.digits import rounded
-from pipeline.tools.report import content
-from pipeline.tools.report.command import CARD
-from pipeline.tools.report.content import Table, rendered
+from pipeline.tools.report import command
+from pipeline.tools.report.command import CARD, Table, rendered
 from tests import project
 from tests.tools.report.pages import Read, card_parts, plain_text, structure
 
@@ -101,7 +100,7 @@ def test_the_same_files_give_the_same_bytes_and_each_page_has_its_own_card(check
 
 def test_samples_that_stand_in_two_splits_are_counted(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "are in two splits" not in report().text
-    monkeypatch.setattr(content, "shared_samples", lambda _: ["113 of 359 samples of test in train"])
+    monkeypatch.setattr(command, "shared_samples", lambda _: ["113 of 359 samples of test in train"])
     assert "are in two splits: 113 of 359 samples of test in train)" in report().text
 
 
@@ -123,7 +122,7 @@ def test_commands_are_those_of_a_commit_and_cannot_contain_those_of_a_strangers_
     def commands(difference: str) -> list[str]:
         facts = SimpleNamespace(provenance={"git.commit": "c0ffee; rm x", "git.difference": difference})
         model: Any = SimpleNamespace(facts=facts, manifest=SimpleNamespace(fingerprint={"device": "cpu; rm -rf x"}), digest="d1")
-        return list(content.commands(model))
+        return list(command.commands(model))
 
     assert commands("two files\n M pipeline/x.py") == []
     first, _, repro, _ = commands("none")
