@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
-from pipeline.tools.params import cells, columns, rows
+from pipeline.tools.params import cells, columns, readings
 from pipeline.tools.params.table import REGRESSION, Question, Table, assignment, names_are_first
 
 TAGS = ("clear", "haze", "road", "water")
@@ -76,10 +76,10 @@ def test_labels_that_cannot_be_told_apart_are_asked_for() -> None:
 
 def test_a_column_y_beside_x_and_z_is_a_coordinate() -> None:
     points = {name: [f"{number * factor % 31}.5" for number in range(30)] for name, factor in (("x", 7), ("y", 11), ("price", 13))}
-    assert rows.values(Path("a.csv"), Table(points), {})["label_column"] == "y"
+    assert readings.row_values(Path("a.csv"), Table(points), {})["label_column"] == "y"
     for other in (points["y"], [str(number) for number in range(30)]):
         with pytest.raises(Question, match=r"[34] columns may be the one to predict"):
-            rows.values(Path("a.csv"), Table(points | {"y": other, "z": points["x"]}), {})
+            readings.row_values(Path("a.csv"), Table(points | {"y": other, "z": points["x"]}), {})
 
 
 def test_whole_numbers_with_gaps_may_be_classes_or_numbers() -> None:
@@ -92,20 +92,20 @@ def test_whole_numbers_with_gaps_may_be_classes_or_numbers() -> None:
 
 def test_the_label_column_of_a_table_of_rows_may_hold_several_labels_a_sample() -> None:
     table, given = Table({"size": [n / 7 for n in range(60)], "tags": [";".join(tags) for tags in LISTS]}), {"label_column": "tags"}
-    found = rows.values(Path("a.csv"), table, {**given, "task": "multi_label"})
+    found = readings.row_values(Path("a.csv"), table, {**given, "task": "multi_label"})
     assert found == {"split_column": None, **given, "task": "multi_label", "label_delimiter": ";"}
     with pytest.raises(Question, match=r"add source.task=multi_label source.label_column=tags; for one class a sample"):
-        rows.values(Path("a.csv"), table, given)
-    assert rows.values(Path("a.csv"), table, {"task": "multi_label"}) == found
+        readings.row_values(Path("a.csv"), table, given)
+    assert readings.row_values(Path("a.csv"), table, {"task": "multi_label"}) == found
     longer = [";".join([*tags, "abcdefgh"[n % 8], "ijklmnop"[n // 8]]) for n, tags in enumerate(LISTS)]
-    assert rows.values(Path("a.csv"), Table({**table.columns, "tags": [], "label": longer}), {})["label_delimiter"] == ";"
+    assert readings.row_values(Path("a.csv"), Table({**table.columns, "tags": [], "label": longer}), {})["label_delimiter"] == ";"
 
 
 @pytest.mark.parametrize("cells", [["0,5", "2,25", "1"], [f"${number * 25}" for number in range(1, 9)]])
 def test_a_target_in_another_format_has_numbers_and_not_classes(cells: list[str]) -> None:
-    assert rows.task(Path("a.csv"), Table({"price": cells}), "price") == REGRESSION
+    assert readings.task_of(Path("a.csv"), Table({"price": cells}), "price") == REGRESSION
     with pytest.raises(Question, match=r"60 different whole numbers .*source.task=regression; .*source.task=classification"):
-        rows.task(Path("a.csv"), Table({"price": [f"${number * 25 % 1500}" for number in range(240)]}), "price")
+        readings.task_of(Path("a.csv"), Table({"price": [f"${number * 25 % 1500}" for number in range(240)]}), "price")
 
 
 TEXT_ROWS = [[f"a film, number {number}", ("spam", "ham")[number % 3 > 0]] for number in range(30)]
@@ -202,11 +202,11 @@ def test_two_columns_of_strings_may_be_pairs_of_texts(found: dict[str, list[str]
 def test_a_question_asks_for_the_texts_the_column_and_its_task_at_once() -> None:
     numbers = {name: [f"{number * factor % 31}" for number in range(30)] for name, factor in (("size", 7), ("mass", 11), ("age", 13))}
     with pytest.raises(Question) as asked:
-        rows.values(Path("a.csv"), Table({"about": [row[0] for row in TEXT_ROWS], **numbers}), {})
+        readings.row_values(Path("a.csv"), Table({"about": [row[0] for row in TEXT_ROWS], **numbers}), {})
     kind, label = asked.value.questions
     assert kind.endswith("to train on these, add source=table; on the texts alone, add source=text_classification")
     assert "3 columns may be the one to predict: add source.label_column=age" in label
-    assert rows.values(Path("a.csv"), Table(numbers), {"label_column": "age", "task": "regression"})
+    assert readings.row_values(Path("a.csv"), Table(numbers), {"label_column": "age", "task": "regression"})
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_column_called_target_that_cannot_be_one_is_not_passed_over() -> None:
     with pytest.raises(
         Question, match=r"target has 28 different values: correct cells such as n/a; to predict another .*source.label_column=kind"
     ):
-        rows.values(Path("a.csv"), Table({"kind": kinds, "target": prices}), {})
+        readings.row_values(Path("a.csv"), Table({"kind": kinds, "target": prices}), {})
     scores = Table({"text": [row[0] for row in TEXT_ROWS], "kind": kinds, "label": [f"{number * 7 % 30}.5" for number in range(30)]})
     with pytest.raises(
         Question, match=r"label has numbers with .*: to predict them, add source.task=regression source.label_column=label; to"
