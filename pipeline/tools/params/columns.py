@@ -19,6 +19,7 @@ from pipeline.prepare.reading.listed_images import candidates
 from pipeline.tools.params import cells
 from pipeline.tools.params.table import CLASSES, MOST_LISTED, REGRESSION, SEVERAL, WORDS, Given, Name, Question, Table, assignment, ways
 
+AS_CLASSES, AS_REGRESSION, AS_SEVERAL = (assignment("task", task) for task in (CLASSES, REGRESSION, SEVERAL))
 SAMPLED_PATHS = 200
 MOST_OFFERED = 3
 MOST_INFLECTED = 4
@@ -71,8 +72,7 @@ def labels(path: Path, table: Table, given: Given, others: Iterable[Name | None]
     if isinstance(wanted, list):
         chosen(path, table, "label_column", given, ())  # refuses columns that do not exist
         if task is None and not all(cells.is_mark(table.columns.get(name, ())) for name in wanted):
-            regression = f"to train a regression, add {assignment('task', REGRESSION)}"
-            raise Question(path, f"these columns have other values than 0 and 1: {regression}")
+            raise Question(path, f"these columns have other values than 0 and 1: to train a regression, add {AS_REGRESSION}")
         return {"task": task or (CLASSES if are_exclusive(table, wanted) else SEVERAL), "label_column": wanted}
     rest = table._replace(columns={name: values for name, values in table.columns.items() if name not in others})
     if task == REGRESSION:
@@ -84,7 +84,7 @@ def labels(path: Path, table: Table, given: Given, others: Iterable[Name | None]
     if wanted is None and task is None and not fitting and (found := rest.where(cells.are_numbers)):
         have, which = ("have", f" {ways('label_column', found)}") if found[1:] else ("has", "")
         problem = f"no column has classes{without_values(table)}, but {listed([*map(str, found)], MOST_LISTED)} {have} numbers"
-        raise Question(path, f"{problem}: to train a regression, add {assignment('task', REGRESSION)}{which}")
+        raise Question(path, f"{problem}: to train a regression, add {AS_REGRESSION}{which}")
     label = chosen(path, table if "label_column" in given else rest, "label_column", given, fitting)
     known = sorted(set(cells.numbers(table.columns.get(label, ())) or ()))
     if task is None and label not in table.named_classes and len(known) > MOST_NUMBERED and known[-1] - known[0] >= len(known):
@@ -105,9 +105,7 @@ def several_labels(
             return {"label_column": marks}
         if task is None and set(fitting) <= set(marks) and not are_exclusive(table, marks):
             several = f"{len(marks)} columns of 0 and 1 may be labels, of which a sample may have several"
-            raise Question(
-                path, f"{several}: add {assignment('task', SEVERAL)}; if one of them is the class, add {ways('label_column', marks)}"
-            )
+            raise Question(path, f"{several}: add {AS_SEVERAL}; if one of them is the class, add {ways('label_column', marks)}")
     possible = {name: sign for name, sign in lists.items() if wanted in (None, name)}
     if task is None and possible:
         refuse_either(path, table, possible, [name for name in fitting if wanted in (None, name)])
@@ -125,9 +123,7 @@ def several_labels(
 def either(path: Path, name: Name, known: Sequence[float]) -> Question:
     """Return the question whether a column with the whole numbers `known`, in ascending order, has classes or numbers."""
     problem = f"the column {shown(name, 60)} has {len(known)} different whole numbers from {known[0]:.0f} to {known[-1]:.0f}"
-    return Question(
-        path, f"{problem}: to predict numbers, add {assignment('task', REGRESSION)}; if they are classes, add {assignment('task', CLASSES)}"
-    )
+    return Question(path, f"{problem}: to predict numbers, add {AS_REGRESSION}; if they are classes, add {AS_CLASSES}")
 
 
 def called_target(table: Table) -> list[Name]:
@@ -147,7 +143,7 @@ def refuse_unfit(path: Path, table: Table, given: Given, found: Sequence[Name]) 
     values, way = cells.filled(table.columns[named[0]]), assignment("label_column", named[0])
     mistaken = [value for value in values if as_number(value) is None and not is_missing(value)]
     if cells.are_numbers(values) and not mistaken:
-        remedy = f"to predict them, add {assignment('task', REGRESSION)} {way}"
+        remedy = f"to predict them, add {AS_REGRESSION} {way}"
     else:
         remedy = f"correct cells such as {shown(mistaken[0], 30)}" if mistaken else "no model can predict it"
     has = f"the column {shown(named[0], 60)} has {kind(table, named[0])}"
@@ -161,10 +157,8 @@ def refuse_either(path: Path, table: Table, lists: Mapping[Name, str], fitting: 
     name = next(iter(lists))
     values = table.columns[name]
     example = next((value for value in values if len(labels_of_cell(value, lists[name])) > 1), values[0])
-    several = " or ".join(f"{assignment('task', SEVERAL)} {assignment('label_column', each)}" for each in [*lists][:MOST_LISTED])
-    classes = " or ".join(
-        f"{assignment('task', CLASSES)} {described(each, table.columns[each], 'label_column')}" for each in fitting[:MOST_LISTED]
-    )
+    several = " or ".join(f"{AS_SEVERAL} {assignment('label_column', each)}" for each in [*lists][:MOST_LISTED])
+    classes = " or ".join(f"{AS_CLASSES} {described(each, table.columns[each], 'label_column')}" for each in fitting[:MOST_LISTED])
     question = f"samples may have several labels, such as {shown(example, 60)} in the column {shown(name, 60)}: add {several}"
     raise Question(path, question + (f"; for one class a sample, add {classes}" if classes else ""))
 
@@ -216,7 +210,7 @@ def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
         values = table.columns[source]
         several = f"the column {shown(source, 60)} has {len(set(values))} different texts in {len(values)} rows"
         pairs = f"to write those of the column {shown(target, 60)} for them, add {assignment('target_column', target)}"
-        classes = f"{assignment('label_column', source)} {assignment('task', CLASSES)}"
+        classes = f"{assignment('label_column', source)} {AS_CLASSES}"
         raise Question(path, f"{several}: {pairs}; if they are classes, add {classes}")
     if "target_column" not in given and others:
         classes = "" if label_columns(table) or list_columns(table) else f"no column has classes{without_values(table)}, but "
@@ -304,7 +298,7 @@ def chosen(path: Path, table: Table, key: str, given: Given, found: Sequence[Nam
             raise Refusal(f"source.{key}={shown(absent[0], 60)}: {shown(path)} has no such column: {remedy}")
         is_of_classes = key == "label_column" and given.get("task", CLASSES) == CLASSES and several == [column]
         if is_of_classes and (value := cells.fraction(table.columns.get(column, []))) is not None:
-            regression = f"to train a regression, add {assignment('task', REGRESSION)}; store classes as names or whole numbers"
+            regression = f"to train a regression, add {AS_REGRESSION}; store classes as names or whole numbers"
             raise Question(path, f"the column {shown(column, 60)} has numbers with fractions, such as {shown(value, 20)}: {regression}")
         return column
     if len(found) == 1:

@@ -31,7 +31,6 @@ from pipeline.tools.params.table import (
     Question,
     Table,
     Values,
-    assignment,
     attempted,
     encoding_of,
     kind_of,
@@ -129,7 +128,7 @@ def of_whole_numbers(table: Table, found: Sequence[Name]) -> str:
         try:
             task_of(Path(), table, name)
         except Question:
-            return f"; for whole numbers, such as those of {shown(name, 60)}, say also if they are classes, {assignment('task', CLASSES)}, or not, {assignment('task', REGRESSION)}"
+            return f"; for whole numbers, such as those of {shown(name, 60)}, say also if they are classes, {columns.AS_CLASSES}, or not, {columns.AS_REGRESSION}"
     return ""
 
 

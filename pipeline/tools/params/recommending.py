@@ -23,8 +23,6 @@ from pipeline.tools.params.data import Finding
 from pipeline.tools.params.images import LARGE
 from pipeline.train.params import TrainParams
 
-IMAGES_PRESET, TEXTS_PRESET, TABLE_PRESET, CORPUS_PRESET = "image-folder", "trec-ngrams", "table", "shakespeare-transformer"
-PAIRS_PRESET = "dates-transformer"
 FEW = 1000
 """With fewer samples, larger shares are split off for validation and test."""
 UNEVEN = 3
@@ -112,16 +110,16 @@ def recommendation(finding: Finding, model: int = 0, most: int | None = None) ->
     source = {key: str(value) if isinstance(value, Path) else value for key, value in finding.source.items()}
     values = {"source": source.pop("name"), **{f"source.{key}": value for key, value in source.items()}}
     if finding.source["name"] == "text":
-        return CORPUS_PRESET, written({"source.max_length": ROW, **values} | ({"train.steps": most} if most else {}))
+        return "shakespeare-transformer", written({"source.max_length": ROW, **values} | ({"train.steps": most} if most else {}))
     if finding.num_samples < FEW:
         values |= {"source.valid": 0.15, "source.test": 0.2}
     if finding.source["name"] == "text_pairs":
         values |= {"model.width": 128, "model.dropout": 0.1, "optimizer.learning_rate": 1e-3}
-        return PAIRS_PRESET, written(values | of_length(num_samples(finding)[TRAIN], large=False, texts=False, most=most))
+        return "dates-transformer", written(values | of_length(num_samples(finding)[TRAIN], large=False, texts=False, most=most))
     if finding.texts and finding.source["tokenizer"] in ("character", "byte") and share(finding.texts, IDEOGRAPHS) < 0.5:
         values["model.max_n"] = 4  # a pair of ideographs is a word, but a pair of letters is not
     values |= {} if finding.texts or finding.inputs else models(finding)[model]
-    preset = TEXTS_PRESET if finding.texts else TABLE_PRESET if finding.inputs else IMAGES_PRESET
+    preset = "trec-ngrams" if finding.texts else "table" if finding.inputs else "image-folder"
     large, texts = finding.image_shape[0] > LARGE, bool(finding.texts)
     values |= of_length(num_samples(finding)[TRAIN], large=large, texts=texts, rows=finding.inputs is not None, most=most)
     if finding.inputs:  # a network is soon overfitted to few rows, and the loss tells more than the accuracy of few

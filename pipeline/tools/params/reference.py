@@ -23,12 +23,6 @@ def section_fields() -> dict[str, FieldInfo]:
     return {name: field for params in STAGE_PARAMS.values() for name, field in params.model_fields.items()}
 
 
-def whole_file() -> type[BaseModel]:
-    """Return a pydantic model of the whole `params.yaml`, with the settings of every model and source. Imports all their modules."""
-    fields: dict[str, Any] = {name: definition(name, field) for name, field in section_fields().items()}
-    return create_model("Parameters", __config__=ConfigDict(extra="forbid"), **fields)
-
-
 def definition(section: str, field: FieldInfo) -> tuple[Any, FieldInfo]:
     """Return the definition of a section for pydantic's `create_model`: the pair (type, FieldInfo). `field` is its pydantic field.
 
@@ -60,8 +54,10 @@ def with_lists(annotation: Any) -> Any:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON schema of `params.yaml` for editors."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole_file().model_json_schema()}
+    """Return the JSON schema of `params.yaml` for editors, with the settings of every model and source. Imports all their modules."""
+    fields: dict[str, Any] = {name: definition(name, field) for name, field in section_fields().items()}
+    whole = create_model("Parameters", __config__=ConfigDict(extra="forbid"), **fields)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole.model_json_schema()}
 
 
 def tables() -> str:

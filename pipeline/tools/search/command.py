@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ def run(file: str, trials: int | None, apply: bool, keep_models: bool) -> int:
     """
     if trials is not None and trials < 1:
         raise Refusal(f"--trials: is {trials}: write 1 or more")
-    study.refuse_missing_optuna()
+    if find_spec("optuna") is None:
+        raise Refusal("Optuna is not installed: run `make setup-search`")
     paths, environment = Paths(), Environment.read()
     params = Document.read(paths.params)
     for stage_params in STAGE_PARAMS.values():

@@ -4,7 +4,6 @@ Optuna keeps the trials in SQLite. What it proposes depends on the seed, the num
 on the values of a trial and the complete ones. So a search that was killed and repeated proposes and prunes like a search that was never killed.
 """
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from math import sqrt
 from pathlib import Path
@@ -33,11 +32,6 @@ LEVEL = 0.95
 OUTCOMES = {"COMPLETE": "complete", "PRUNED": "pruned", "RUNNING": "unfinished", "FAIL": "failed"}
 """The states of trials in the order of the table, and their words in it."""
 State = Literal["COMPLETE", "PRUNED", "FAIL"]
-
-
-def refuse_missing_optuna() -> None:
-    if importlib.util.find_spec("optuna") is None:
-        raise Refusal("Optuna is not installed: run `make setup-search`")
 
 
 class Study:
