@@ -22,7 +22,7 @@ from pipeline.tasks.classification.targets import ClassTargets
 from pipeline.tasks.language_modeling.targets import NextTokenTargets
 from pipeline.tasks.regression.targets import NumberTargets
 from pipeline.tasks.sequence.targets import SequenceTargets
-from pipeline.tools.check.misfits import refuse_unmeasurable
+from pipeline.tools.check.command import refuse_unmeasurable
 from tests import project
 from tests.imports import TOP
 from tests.specs import image_spec, text_spec

@@ -20,7 +20,7 @@ from pipeline.tasks.language_modeling.targets import NextTokenTargets
 from pipeline.tasks.multi_label.targets import LabelTargets
 from pipeline.tasks.regression.targets import NumberTargets
 from pipeline.tasks.sequence.targets import SequenceTargets
-from pipeline.tools.check.misfits import refuse_unfit_loss
+from pipeline.tools.check.command import refuse_unfit_loss
 from pipeline.train.engine import update
 from pipeline.train.loss_trial import refuse_unfit
 from tests import project

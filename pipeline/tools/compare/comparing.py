@@ -19,8 +19,7 @@ from pipeline.inference.machine import Machine
 from pipeline.prepare.progress import progress
 from pipeline.runs import provenance
 from pipeline.runs.table import aligned
-from pipeline.tools.compare.models import ComparedModel, have_same, read
-from pipeline.tools.compare.paired import LEVEL, EvaluationSplit, Paired, incomparability
+from pipeline.tools.compare.models import LEVEL, ComparedModel, EvaluationSplit, Paired, have_same, incomparability, read
 from pipeline.train.params import TrainParams
 
 LONGEST_VALUE, LONGEST_REMARK = 60, 240

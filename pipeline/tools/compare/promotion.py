@@ -12,8 +12,7 @@ from pipeline.inference.machine import Machine
 from pipeline.runs import find
 from pipeline.runs.mlflow.store import MODEL_TAG, Store, existing
 from pipeline.tools.compare.comparing import test_sections
-from pipeline.tools.compare.models import ComparedModel, read
-from pipeline.tools.compare.paired import EvaluationSplit, Paired, incomparability
+from pipeline.tools.compare.models import ComparedModel, EvaluationSplit, Paired, incomparability, read
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel

@@ -27,7 +27,7 @@ from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.prepare.progress import progress
 from pipeline.runs import find
-from pipeline.tools.compare.paired import Member, averaged
+from pipeline.tools.compare.models import Member, averaged
 
 FORMAT = "pipeline-export-1"
 KEY = "pipeline"

@@ -16,7 +16,7 @@ from pipeline.core.refusal import Problem, Refusal, dotted
 from pipeline.core.section import MOVED, moved
 from pipeline.core.yaml_document import Document, read_text
 from pipeline.tools import checkout_lock, tool
-from pipeline.tools.check.misfits import refuse_misfits
+from pipeline.tools.check.command import refuse_misfits
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.editing import Assignment, changes, edited, problems, upgraded_text
 from pipeline.tools.params.reference import STAGE_PARAMS

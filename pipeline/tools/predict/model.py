@@ -25,7 +25,7 @@ from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
 from pipeline.prepare.reading import streams
 from pipeline.runs import find
-from pipeline.tools.compare.paired import Member, averaged
+from pipeline.tools.compare.models import Member, averaged
 from pipeline.tools.predict.protocols import Chunk, LineReader, Prediction, Predictor, Reader, Reading, RowReader
 from pipeline.tools.predict.raw_inputs import RawInputs, TableColumn
 

@@ -18,7 +18,7 @@ from pipeline.core.refusal import Problem, Refusal
 from pipeline.core.section import Section, flatten
 from pipeline.core.spec import Direction
 from pipeline.core.yaml_document import Document
-from pipeline.tools.check.misfits import refuse_misfits
+from pipeline.tools.check.command import refuse_misfits
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.editing import edited
 

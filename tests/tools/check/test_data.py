@@ -19,7 +19,6 @@ from pipeline.core.yaml_document import Document
 from pipeline.prepare.reading import archives
 from pipeline.sources import cifar
 from pipeline.tools.check import command as check
-from pipeline.tools.check import misfits
 from tests import project
 from tests.imports import TOP
 from tests.sources.pictures import write_tar
@@ -100,7 +99,7 @@ def test_the_preset_of_image_folders_takes_two_splits_and_two_classes(tmp_path, 
 def test_a_source_of_an_unknown_task_is_refused() -> None:
     source = SimpleNamespace(name="plane", targets_kind="regresion")
     with pytest.raises(Refusal, match=r"source\.name: .*plane.*regresion.*classification"):
-        misfits.targets_of(source)
+        check.targets_of(source)
 
 
 Refused = Callable[..., list[str]]

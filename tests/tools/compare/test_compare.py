@@ -14,8 +14,7 @@ from pipeline.core.raw_dataset import TEST
 from pipeline.inference.machine import Machine
 from pipeline.runs.provenance import code_between
 from pipeline.tools.compare.comparing import DifferingRow, causes, conclusion, differences, paired_tests
-from pipeline.tools.compare.models import ComparedModel, Facts, read
-from pipeline.tools.compare.paired import Paired
+from pipeline.tools.compare.models import ComparedModel, Facts, Paired, read
 from tests import project
 from tests.specs import text_spec
 from tests.tools.compare.conftest import Checkout, Compare

@@ -9,7 +9,7 @@ from pipeline.core.spec import Spec
 from pipeline.evaluate.reports.metrics import SampleScores
 from pipeline.tools.compare import comparing
 from pipeline.tools.compare.comparing import sentence
-from pipeline.tools.compare.paired import incomparability, paired
+from pipeline.tools.compare.models import incomparability, paired
 from tests.specs import image_spec, text_spec
 
 COUNT = 200

@@ -16,8 +16,7 @@ from pipeline.runs.mlflow import mirror
 from pipeline.runs.mlflow.store import Store
 from pipeline.runs.record import Record
 from pipeline.tools.compare import promotion
-from pipeline.tools.compare.models import read
-from pipeline.tools.compare.paired import incomparability
+from pipeline.tools.compare.models import incomparability, read
 from tests.runs.conftest import opened
 from tests.specs import text_spec
 from tests.tools.compare.conftest import Checkout, Compare

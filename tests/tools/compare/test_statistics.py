@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from statsmodels.stats import contingency_tables, proportion
 
-from pipeline.tools.compare import paired
-from pipeline.tools.compare.paired import bootstrap, exact_interval
+from pipeline.tools.compare import models
+from pipeline.tools.compare.models import bootstrap, exact_interval
 
 
 @pytest.mark.parametrize(("only_first", "only_second", "num_samples"), [(0, 5, 9), (0, 6, 9), (9, 1, 200), (60, 40, 1000)])
@@ -22,7 +22,7 @@ def test_the_exact_interval_is_that_of_statsmodels_and_excludes_0_if_the_exact_t
 
 
 def test_the_interval_covers_the_true_difference_about_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paired, "RESAMPLES", 1000)
+    monkeypatch.setattr(models, "RESAMPLES", 1000)
     random, covered, trials = np.random.default_rng(1), np.zeros(2), 300
     for _ in range(trials):
         count = 150
