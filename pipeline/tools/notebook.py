@@ -73,8 +73,7 @@ def fit(changes: Mapping[str, Any] | None = None) -> Result:
     Refusal with the errors that were printed if the command fails, and if the current folder is no checkout.
     """
     if not Path("dvc.yaml").is_file():
-        checkout = str(Path(__file__).parents[2])
-        remedy = f"run `import os; os.chdir({checkout!r})`, then repeat it"
+        remedy = f"run `import os; os.chdir({str(Path(__file__).parents[2])!r})`, then repeat it"
         raise Refusal(f"{Path.cwd()}: `fit` trains in the current folder, and this one is no checkout: {remedy}")
     command = [sys.executable, "-m", "pipeline", "repro"]
     for key, value in (changes or {}).items():

@@ -36,27 +36,20 @@ def value(name: str, purpose: str, metavar: str | None = None, **settings: Any) 
     return name, {"metavar": metavar, "help": purpose, **settings}
 
 
+def repeated(name: str, purpose: str, metavar: str, **settings: Any) -> Argument:
+    """Return an option with a value that may be given several times."""
+    return value(name, purpose, metavar, action="append", default=[], **settings)
+
+
 MODEL = value("subject", f"{NAMES} (default: %(default)s)", "MODEL|RUN", nargs="?", default="models/model.safetensors")
-OTHERS = value(
-    "--with",
-    "average the probabilities with those of this model, too; may be repeated",
-    "MODEL|RUN",
-    action="append",
-    default=[],
-    dest="others",
-)
+OTHERS = repeated("--with", "average the probabilities with those of this model, too; may be repeated", "MODEL|RUN", dest="others")
 
 VERBS = {
     "repro": verb(
         "run check, `dvc repro` and summary; no other container can use the checkout meanwhile",
         "repro:run",
-        value(
-            "-S",
-            "first change this parameter in params.yaml, as `set` does; may be given several times",
-            KEY_VALUE,
-            action="append",
-            dest="assignments",
-            default=[],
+        repeated(
+            "-S", "first change this parameter in params.yaml, as `set` does; may be given several times", KEY_VALUE, dest="assignments"
         ),
     ),
     "prepare": verb("stage: write data/prepared/ from the source"),
@@ -84,13 +77,7 @@ VERBS = {
         value("--encoding", "the encoding of files of text, such as gbk (default: UTF-8, or that of a byte order mark)", "NAME"),
         OTHERS,
         value("--output", "write a table to this file, which ends in .csv or .parquet, instead of printing", "FILE"),
-        value(
-            "--keep",
-            "a column of the tables to write beside the predictions, such as a key; may be repeated",
-            "COLUMN",
-            action="append",
-            default=[],
-        ),
+        repeated("--keep", "a column of the tables to write beside the predictions, such as a key; may be repeated", "COLUMN"),
     ),
     "check": verb("validate params.yaml, the environment and the machine before anything runs", "check.command:run"),
     "doctor": verb(

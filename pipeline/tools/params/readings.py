@@ -2,7 +2,7 @@
 
 import os.path
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
@@ -182,8 +182,7 @@ def is_text(name: str) -> bool:
 def refuse_loose_texts(root: Path) -> None:
     """Raise Question if `root` has files that may have the texts of a class each, and folders that may be classes."""
     names = visible_files(root)
-    loose = [name for name in names if "/" not in name and kind_of(name) == "text"]
-    classes = line_files.class_files(loose, None)
+    classes = line_files.class_files([name for name in names if "/" not in name and kind_of(name) == "text"], None)
     if classes and not any(map(split_in, classes)) and any("/" in name for name in names):
         patterns = ways("table", dict.fromkeys(f"*{PurePosixPath(name).suffix}" for name in classes))
         of_files = f"if each file has the texts of one class, line by line, add {patterns}"
@@ -222,8 +221,7 @@ def of_labelled_lines(root: Path, given: Given) -> Values | None:
 def refuse_several_sets(root: Path, given: Given, labelled: Sequence[Path]) -> None:
     """Raise Question if `root` has several sets of files with equal stems, such as `reviews.pos` and `reviews.neg`, or one and files `labelled`."""
     names = [name for name in visible_files(root) if "/" not in name and kind_of(name) == "other" and not split_in(name)]
-    stems = Counter(PurePosixPath(name).stem for name in names)
-    sets = [f"{stem}.*" for stem, count in stems.items() if count > 1]
+    sets = [f"{stem}.*" for stem, count in Counter(PurePosixPath(name).stem for name in names).items() if count > 1]
     choices = [*(path.relative_to(root) for path in labelled[:1]), *sets]
     if sets and len(choices) > 1 and given.get("table") is None:
         beside = f"{shown(choices[0])} with a label in each line, and " if labelled else ""
@@ -283,9 +281,8 @@ def text_values(path: Path, table: Table, given: Given) -> Values | None:
 def as_text_pairs(root: Path, given: Given) -> Values | None:
     """Return the columns of the source texts and the target texts of parallel files, of the only table of train, or of a file with fields in each line."""
     found = find_line_files(root)
-    files = found.get(TRAIN, {})
     if are_parallel(found):
-        return columns.pair(root, Table({name: lines_in(path, encoding_of(given)) for name, path in files.items()}), given)
+        return columns.pair(root, table_of_lines(found.get(TRAIN, {}), given), given)
     options, _ = train_tables(root, given)
     if not options:
         of_lines = find_tables(root, given.get("table"), of_lines=True).get(TRAIN, [])
@@ -294,10 +291,13 @@ def as_text_pairs(root: Path, given: Given) -> Values | None:
     return attempted(root, options, given, columns.pair, "have pairs of texts")
 
 
+def table_of_lines(files: Mapping[str, Path], given: Given) -> Table:
+    return Table({name: lines_in(path, encoding_of(given)) for name, path in files.items()})
+
+
 def of_line_files(root: Path, given: Given) -> Values | None:
     """Return the values for files of texts and labels, line by line, or None if no file of several has labels."""
-    files = find_line_files(root).get(TRAIN, {})
-    table = Table({name: lines_in(path, encoding_of(given)) for name, path in files.items()})
+    table = table_of_lines(find_line_files(root).get(TRAIN, {}), given)
     labels = columns.label_columns(table)
     if not labels:
         return None

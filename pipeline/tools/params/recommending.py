@@ -60,8 +60,8 @@ def suited(finding: Finding, write: Write, environment: Environment, *, own_mode
         share = ENOUGH_S / cost.training_s(params, samples) if cost else 1.0
         if share >= LEAST:
             break
-    length = params.train.epochs or params.train.num_steps(samples[TRAIN])
     if share < 1:
+        length = params.train.epochs or params.train.num_steps(samples[TRAIN])
         text = write(model, max(1, round(share * length)))
         params, spec = params_and_spec(text, finding)
     seconds = training_time.expected_s(params, spec, samples, environment)

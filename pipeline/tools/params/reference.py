@@ -36,8 +36,7 @@ def definition(section: str, field: FieldInfo) -> tuple[Any, FieldInfo]:
 
 def variants(types: SectionTypes) -> Any:
     """Return the union of the classes of all variants."""
-    members = tuple(map(types.settings, types.names))
-    return Union[members]  # noqa: UP007  # `|` cannot take a tuple of types
+    return Union[tuple(map(types.settings, types.names))]  # noqa: UP007  # `|` cannot take a tuple of types
 
 
 def with_lists(annotation: Any) -> Any:
@@ -137,5 +136,4 @@ def run() -> None:
 
 def generated() -> dict[Path, str]:
     """Return the contents of the two files that `make schema` writes, by the path of each file."""
-    text = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
-    return {SCHEMA: text, TABLE: HEADER + tables()}
+    return {SCHEMA: json.dumps(schema(), indent=2, ensure_ascii=False) + "\n", TABLE: HEADER + tables()}
