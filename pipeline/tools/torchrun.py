@@ -87,8 +87,7 @@ def run_until_done(arguments: Sequence[str], count: int, most_restarts: int, fol
             continue
         show(folder, rank)
         if code in REFUSED or restarts == most_restarts:
-            print(f"error: the process of rank {rank} {ended(code)}; the output of all ranks but 0 is in {folder}", file=sys.stderr)
-            return code if code > 0 else 128 - code
+            return failed(rank, code, f"; the output of all ranks but 0 is in {folder}")
         restarts += 1
         print(
             f"warning: the process of rank {rank} {ended(code)}: starting all processes again from the last checkpoint "
@@ -138,6 +137,12 @@ def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, int]:
     return rank, failures[rank].exitcode
 
 
+def failed(rank: int, code: int, more: str = "") -> int:
+    """Print which process failed first, and how. Return the exit code for it: 128 plus the number of the signal that killed it, or `code`."""
+    print(f"error: the process of rank {rank} {ended(code)}{more}", file=sys.stderr)
+    return code if code > 0 else 128 - code
+
+
 def ended(code: int) -> str:
     if code == LOST:
         return "lost the other processes"
@@ -165,9 +170,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: interrupted by {signal.Signals(error.sigval).name}", file=sys.stderr)
         return 128 + int(error.sigval)
     except ChildFailedError as error:
-        rank, code = first_failure(error.failures)
-        print(f"error: the process of rank {rank} {ended(code)}", file=sys.stderr)
-        return code if code > 0 else 128 - code
+        return failed(*first_failure(error.failures))
     return 0
 
 

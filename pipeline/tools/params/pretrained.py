@@ -191,7 +191,7 @@ def placed(folder: Path, revision: str | None, describe: Describe) -> tuple[Path
             return target, values
         raise Refusal(f"{target}: exists already with other files than {folder}: write model=...:{target}, or move one of the two away")
     print(f"set: copying {folder} ({megabytes(sum((folder / name).stat().st_size for name in names))}) to {target}")
-    with interruption.raise_on_signal(), draft_of(target) as draft:
+    with draft_of(target) as draft:
         for name in names:
             shutil.copyfile(folder / name, draft / name)
     return target, values
@@ -212,7 +212,7 @@ def fetched(repository: str, revision: str | None, describe: Describe) -> tuple[
     from huggingface_hub import errors
 
     try:
-        with interruption.raise_on_signal(), draft_of(target) as draft:
+        with draft_of(target) as draft:
             found = hub.HfApi().model_info(repository, revision=revision, files_metadata=True, timeout=TIMEOUT_S)
             siblings = found.siblings or []
             refuse_without_safetensors([entry.rfilename for entry in siblings], repository)
@@ -251,12 +251,12 @@ def usable(name: str) -> Path:
 
 @contextmanager
 def draft_of(target: Path) -> Iterator[Path]:
-    """Yield a folder beside `target`, which at the end is renamed to `target`, or removed after an exception. First remove those that killed
-    commands left.
+    """Yield a folder beside `target`, which at the end is renamed to `target`, or removed after an exception or a signal. First remove those
+    that killed commands left.
 
     Raises Unavailable if another command of this checkout has such a folder.
     """
-    with files.locked(LOCK, wait=False) as taken:
+    with interruption.raise_on_signal(), files.locked(LOCK, wait=False) as taken:
         if not taken:
             raise Unavailable(f"{target}: another `set` is fetching a model: try again when it has ended")
         target.parent.mkdir(parents=True, exist_ok=True)
