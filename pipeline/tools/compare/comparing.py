@@ -25,9 +25,11 @@ NOTHING = "-"
 def run(first: str, others: list[str]) -> None:
     """Print what differs between the models, their metrics, and a paired test of each with the first. Nothing in the checkout is written.
 
-    `first` and `others` name the models; see `models.read`. Raises Refusal if a name denotes no model.
+    `first` and `others` name the models; see `models.read`. Raises Refusal if a name denotes no model, or if there are too many.
     """
     paths, environment = Paths(), Environment.read()
+    if 1 + len(others) > len(ascii_uppercase):
+        raise Refusal(f"{1 + len(others)} models are named: name {len(ascii_uppercase)} at most")
     with redirect_stdout(sys.stderr):  # stdout holds the comparison alone; warnings go to stderr
         models = [read(name, paths, environment) for name in (first, *others)]
         tests = paired_tests(models, paths, Machine.set_up(environment))

@@ -45,12 +45,12 @@ def differences(models: Sequence[ComparedModel]) -> list[DifferingRow]:
 
 def conclusion(first: ComparedModel, second: ComparedModel) -> str:
     """Return a sentence that lists all causes of different scores, so that a reader does not attribute a score to one of several changes."""
-    *most, last = causes(first, second) or [""]
     if first.digest == second.digest:
         return "Same bytes: the model files are identical."
-    if most:
-        return f"A difference of the scores can come from {', '.join(most)} or {last}, and cannot be attributed to one of them."
-    return f"Of what is recorded and can affect a result, {f'only {last}' if last else 'nothing'} differs."
+    found = causes(first, second)
+    if len(found) > 1:
+        return f"A difference of the scores can come from {', '.join(found[:-1])} or {found[-1]}, and cannot be attributed to one of them."
+    return f"Of what is recorded and can affect a result, {f'only {found[0]}' if found else 'nothing'} differs."
 
 
 def causes(first: ComparedModel, second: ComparedModel) -> list[str]:

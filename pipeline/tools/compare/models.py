@@ -5,17 +5,20 @@ import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.prepared import PreparedRecord
 from pipeline.core.raw_dataset import TEST, VALID
+from pipeline.core.refusal import Refusal
 from pipeline.core.section import formatted
+from pipeline.evaluate.reports import recorded
 from pipeline.inference import model_file, tensor_file
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.tensor_file import Tensors
-from pipeline.runs import find
+from pipeline.runs import find, run_description
 from pipeline.runs.mlflow.store import Store
 from pipeline.runs.record import EVALUATE, Record, run_of_model
 
@@ -58,8 +61,8 @@ def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
     """Return the model that `name` denotes: a model file, a run, a model in MLflow, a DVC experiment or a git revision.
 
     Its facts come from the run that `name` denotes, or else from the newest run in this checkout that has the same model file. If there is
-    none, the facts of a name in MLflow come from MLflow, a revision has its commit alone, and a path has none. Nothing in the checkout is
-    written. Raises Refusal if there is nothing with this name, or if its model file is missing or damaged.
+    none, the facts of a name in MLflow come from MLflow, those of a path from `metrics/evaluate.json` if it has the scores of this file, and a
+    revision has its commit alone. Nothing in the checkout is written. Raises Refusal if there is nothing with this name, or if its model file is missing or damaged.
     """
     with find.located(name, paths, environment) as found:
         weights, metadata = tensor_file.load(found.path, header_bytes=model_file.HEADER_BYTES)
@@ -72,7 +75,7 @@ def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
         elif found.commit:
             facts = Facts(f"revision {found.commit[:12]}", provenance={"git.commit": found.commit, "git.difference": "none"})
         else:
-            facts = Facts() if found.is_file else of_mlflow(name, environment)
+            facts = of_results(found.path, paths) if found.is_file else of_mlflow(name, environment)
         return ComparedModel(name, digest, manifest, weights, facts, run)
 
 
@@ -80,6 +83,14 @@ def have_same(split: str, first: ComparedModel, other: ComparedModel) -> bool:
     """Return True if both models were trained on the same data, or their runs recorded the same split. Without tracking, there is no record."""
     known = ((each.manifest.inputs.get("data"), each.facts.splits.get(split)) for each in (first, other))
     return any(one is not None and one == two for one, two in zip(*known, strict=True))
+
+
+def of_results(model: Path, paths: Paths) -> Facts:
+    """Return the scores in `metrics/evaluate.json` if they belong to the file `model`; otherwise return empty Facts."""
+    try:
+        return Facts(metrics=run_description.test_metrics(recorded.scores(paths.metrics / "evaluate.json", model)))
+    except Refusal:
+        return Facts()
 
 
 def of_run(run: Record, step: int) -> Facts:

@@ -163,8 +163,9 @@ def averaged(members: Sequence[Member]) -> Model:
         raise Refusal(f"{first.name}: an ensemble averages the probabilities of classes, and the task {targets.kind} has no classes")
     for name, _, manifest in others:
         reason = incomparability(first.manifest.spec, manifest.spec)
-        if manifest.precision != first.manifest.precision:
-            reason = f"it predicts in {manifest.precision}, and the other in {first.manifest.precision}"
+        if not reason and manifest.precision != first.manifest.precision:
+            precisions = f"it predicts in {manifest.precision}, and the other in {first.manifest.precision}"
+            reason = f"{precisions}: train them with the same train.precision"
         if reason:
             raise Refusal(f"{name}: cannot be averaged with {first.name}: {reason}")
     return Model(MeanOfProbabilities([member.model for member in members]), nn.Identity()).eval()  # a new module is in training mode
@@ -180,7 +181,7 @@ class EvaluationSplit:
         if TEST not in self.record.splits:
             raise Refusal(f"{paths.prepared}: has no test split: set source.test above 0, and run `dvc repro`")
         self.document = Document.read(paths.params)
-        settings = load(self.document, EvaluateParams).evaluate
+        settings = load(self.document, EvaluateParams).for_task(self.prepared.spec.targets.kind).evaluate
         # a paired test compares the predictions for the unmodified inputs
         self.params = EvaluateParams.model_construct(evaluate=settings.model_copy(update={"test_time_augmentation": "none"}))
 
