@@ -12,9 +12,8 @@ from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import FreeMapping, Section, Share, suggestion
 from pipeline.core.spec import Spec
-from pipeline.inference.library import library
 from pipeline.inference.networks import build_on_meta
-from pipeline.inference.params import ModelSettings
+from pipeline.inference.params import ModelSettings, library
 from pipeline.inputs.text.description import TextInputs
 from pipeline.inputs.text.first_layer import attended, indices
 
