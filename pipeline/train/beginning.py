@@ -20,7 +20,7 @@ from pipeline.inference.params import ModelSettings
 from pipeline.inference.precision import ChosenPrecision
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import blocks
-from pipeline.train.engine import checkpoint, parameter_groups
+from pipeline.train.engine import checkpoint, optimizers
 from pipeline.train.engine.checkpoint import PROGRESS
 from pipeline.train.engine.state import TrainState
 from pipeline.train.engine.step import Forward
@@ -252,9 +252,9 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, g
     untrained = load_weights(network, params.model, spec)
     params.model.add_updates(network, untrained)
     if settings.freeze:
-        model.frozen_norms = parameter_groups.freeze(network, settings.freeze, untrained=untrained)
+        model.frozen_norms = optimizers.freeze(network, settings.freeze, untrained=untrained)
         model.train()
-        print(f"train: {parameter_groups.frozen_summary(network)}", flush=True)
+        print(f"train: {optimizers.frozen_summary(network)}", flush=True)
     state = TrainState.begin(
         model,
         params.optimizer,
@@ -265,7 +265,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, g
         lanes=lanes,
     )
     if params.optimizer.layer_decay is not None or params.optimizer.groups:
-        print(f"train: {parameter_groups.summary(network, state.optimizer, params.optimizer.learning_rate)}", flush=True)
+        print(f"train: {optimizers.rates_summary(network, state.optimizer, params.optimizer.learning_rate)}", flush=True)
     if settings.activation_checkpointing and not blocks.apply(model.network):
         raise Refusal(
             f"train.activation_checkpointing: the model {params.model.title} has no blocks whose activations can be recomputed: write `train.activation_checkpointing: false`"

@@ -137,7 +137,7 @@ def refuse_unfit_network(params: TrainParams, source: SourceSettings) -> None:
     """
     from pipeline.inference import networks
     from pipeline.train import beginning
-    from pipeline.train.engine import parameter_groups
+    from pipeline.train.engine import optimizers
 
     params.model.refuse_missing_weights()
     spec = beginning.inspect(params.model) or example_spec(source)
@@ -146,8 +146,8 @@ def refuse_unfit_network(params: TrainParams, source: SourceSettings) -> None:
     params.model.normalized(spec.inputs)
     if network := networks.build_on_meta(params.model, spec):
         params.model.add_updates(network, frozenset())
-        parameter_groups.freeze(network, params.train.freeze)
-        parameter_groups.adjustments(network, params.optimizer)
+        optimizers.freeze(network, params.train.freeze)
+        optimizers.adjustments(network, params.optimizer)
 
 
 def example_spec(source: SourceSettings) -> "Spec | None":
