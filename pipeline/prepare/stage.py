@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from pipeline.core import limits
 from pipeline.core.environment import Environment, Paths
+from pipeline.core.identity import RefuseChanges, record_nothing
 from pipeline.core.observer import Observer
 from pipeline.core.prepared import PreparedRecord, read_array, shared_samples
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, Cluster, RawDataset
 from pipeline.core.refusal import counted
-from pipeline.core.stage import RefuseChanges, record_nothing
 from pipeline.core.untrusted import shown
 from pipeline.prepare import split, writer
 from pipeline.prepare.params import PrepareParams

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pipeline.core import interruption, limits
 from pipeline.core.environment import Environment, Paths
+from pipeline.core.identity import refuse_other_source
 from pipeline.core.params import UPGRADE, load
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, Cluster
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import flatten
-from pipeline.core.stage import refuse_other_source
 from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.params import EvaluateParams
