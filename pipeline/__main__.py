@@ -38,7 +38,6 @@ FIXABLE = {
         "the file system does not support file locks (flock): use one that does, such as a local disk",
     ),
 }
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def set_up_libraries() -> None:
@@ -123,7 +122,7 @@ def print_os_error(error: OSError) -> int | None:
         return READER_ENDED
     if error.errno not in FIXABLE:
         return None
-    exit_code = (Unavailable if error.errno in FULL else Refusal).exit_code
+    exit_code = (Unavailable if error.errno in (errno.ENOSPC, errno.EDQUOT) else Refusal).exit_code
     return print_error(f"{error.filename or 'the output or a temporary file'}: {FIXABLE[error.errno]}", exit_code)
 
 

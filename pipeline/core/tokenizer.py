@@ -228,7 +228,7 @@ class PretrainedTokenizer(Tokenizer):
 
     @cached_property
     def library(self) -> Any:
-        """Return the `tokenizers.Tokenizer` of a self.description. It adds no special tokens to a text."""
+        """Return the `tokenizers.Tokenizer` of the description. It adds no special tokens to a text."""
         from tokenizers import AddedToken, Tokenizer, models, normalizers  # late: most commands do not need it
 
         numbers = {token: number for number, token in enumerate(self.description.vocabulary)}

@@ -5,7 +5,6 @@ nothing that follows does.
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 from pipeline.core import files
@@ -27,7 +26,7 @@ class Run:
     def __init__(self, environment: Environment, open_journal: Callable[[], Journal] | None = None) -> None:
         """Open a journal by `open_journal`, and start its mirror process, unless there is one. If `open_journal` is None, tracking is off."""
         self._environment = environment
-        self._net = Net(partial(mirror.say_failure, environment, "the run continues, but its journal is incomplete"))
+        self._net = Net(self._report)
         self._journal: Journal | None = None
         self._mirror: subprocess.Popen[bytes] | None = None
         self._has_mirror = False
@@ -39,6 +38,10 @@ class Run:
                     # the mirror of `train` is still there when `evaluate` begins
                     self._has_mirror = journal.is_mirrored(folder)
                     self._mirror = None if self._has_mirror else mirror.start(folder, environment)
+
+    def _report(self, error: Exception) -> None:
+        message = f"the run continues, but its journal is incomplete: {type(error).__name__}: {error}"
+        Address.of(self._environment).say(message, failed=True)
 
     @property
     def folder(self) -> Path | None:

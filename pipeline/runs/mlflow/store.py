@@ -68,8 +68,18 @@ class Store:
 
     @cached_property
     def client(self) -> "MlflowClient":
-        """Return MLflow's client. Raises Refusal if MLflow cannot open a SQLite file, and MLflow's exceptions for other failures."""
-        self._set_variables()
+        """Return MLflow's client. Raises Refusal if MLflow cannot open a SQLite file, and MLflow's exceptions for other failures.
+
+        Set the environment variables that MLflow reads: each variable in `QUIET` that is not set yet, and the user and password for the
+        server, if its address contains them. Remove MLFLOW_TRACKING_URI. Asynchronous logging, which drops what a server fails to store, is
+        off whatever the user has set.
+        """
+        os.environ["MLFLOW_ENABLE_ASYNC_LOGGING"] = "false"
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+        os.environ.pop("MLFLOW_TRACKING_URI", None)  # MLflow's fluent API would use it implicitly
+        if self.address.credentials:
+            os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = self.address.credentials
         from mlflow import MlflowClient  # late: it takes seconds, and reads the variables
 
         with contextlib.nullcontext() if self.address.is_server else locked_database(self.address):
@@ -160,18 +170,6 @@ class Store:
             yield
         finally:
             del os.environ["MLFLOW_TRACKING_URI"]
-
-    def _set_variables(self) -> None:
-        """Set the environment variables that MLflow reads: each variable in `QUIET` that is not set yet, and the user and password for the
-        server, if its address contains them. Remove MLFLOW_TRACKING_URI. Asynchronous logging, which drops what a server fails to store, is off
-        whatever the user has set.
-        """
-        os.environ["MLFLOW_ENABLE_ASYNC_LOGGING"] = "false"
-        for name, value in QUIET.items():
-            os.environ.setdefault(name, value)
-        os.environ.pop("MLFLOW_TRACKING_URI", None)  # MLflow's fluent API would use it implicitly
-        if self.address.credentials:
-            os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = self.address.credentials
 
 
 @contextlib.contextmanager
