@@ -74,8 +74,7 @@ def command(verb: str) -> Callable[..., int | None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words = sys.argv[1:] if arguments is None else arguments
-    options = parse(words)
+    options = parse(sys.argv[1:] if arguments is None else arguments)
     verb = vars(options).pop("verb")
     record = record_exit_code if verb in STAGES else lambda _: None
     record(KILLED)  # this remains if the stage is killed

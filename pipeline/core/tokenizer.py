@@ -321,8 +321,7 @@ def by_lines(text: str, name: Normalization) -> str:
     """
     if text.isascii():
         return text.lower() if name == "lowercase" else text
-    change = normalizing(name)
-    return "".join(map(change, text.splitlines(keepends=True)))
+    return "".join(map(normalizing(name), text.splitlines(keepends=True)))
 
 
 @cache

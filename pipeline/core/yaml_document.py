@@ -71,8 +71,7 @@ class Document:
         except CONSTRUCTION_ERRORS as error:
             raise Refusal(f"contains an invalid value: {untrusted.reason(error)}", file=str(path), line=1) from None
         if not isinstance(data, dict):
-            kind = KIND_NAMES.get(type(data).__name__, "a single value")
-            problem = f"should contain sections such as `train:`, but is {kind}"
+            problem = f"should contain sections such as `train:`, but is {KIND_NAMES.get(type(data).__name__, 'a single value')}"
             raise Refusal(problem, remedy="copy a file of presets/ to this path", file=str(path), line=1)
         return cls(path, data, root)
 
