@@ -116,10 +116,10 @@ def training(environment: Environment, *, resume_file: Path, info: RunInfo, stag
     return tracked(environment, open_journal, is_followed=environment.summary_follows or bool(environment.dvc_stage))
 
 
-def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str = "evaluate") -> AbstractContextManager[Run]:
-    """Record something about the model file `model`, for example an evaluation, in the run that trained it.
+def addition(environment: Environment, model: Path, *, info: RunInfo) -> AbstractContextManager[Run]:
+    """Record an evaluation of the model file `model` in the run that trained it.
 
-    `info` is the metadata to add, and `stage` the name of the stage. Reopen the journal of that run. If this checkout does not have that
+    `info` is the metadata to add. Reopen the journal of that run. If this checkout does not have that
     journal, or another process is writing it, create a new journal. The new journal is sent to the run that trained the model. If MLflow
     does not have that run, it becomes a new run.
     """
@@ -128,9 +128,9 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
         digest = files.digest(model)
         if found := record.run_of_model(environment.root, digest):
             with suppress(BlockingIOError):  # another process is writing this journal
-                return Journal.reopen(found.folder, stage=stage, info=info, amends=True)
+                return Journal.reopen(found.folder, stage=record.EVALUATE, info=info, amends=True)
         more = {"experiment": experiment(environment, info), "model_sha256": digest}
-        new = Journal.create(environment.root, stage=stage, info=info, **more)
+        new = Journal.create(environment.root, stage=record.EVALUATE, info=info, **more)
         new.model(model)  # has no effect if the run in MLflow already has the model
         return new
 
