@@ -329,4 +329,4 @@ def si(value: float) -> str:
         if value < 999.5:
             return f"{value:.3g} {prefix}"
         value /= 1000
-    return f"{value:,.0f} T" if value >= 100 else f"{value:.3g} T"
+    return f"{quantity(value)} T"
