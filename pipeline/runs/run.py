@@ -111,7 +111,8 @@ def training(environment: Environment, *, resume_file: Path, info: RunInfo, stag
             return Journal.reopen(folder, stage=stage, info=info)
         name = name or journal.new_name(environment.root)
         files.write_text(resume_file, name + "\n")  # first: after a kill in between, an unnamed journal would become a second run
-        return Journal.create(environment.root, name=name, stage=stage, info=info, experiment=experiment(environment, info))
+        experiment = environment.mlflow_experiment_name or info.experiment
+        return Journal.create(environment.root, name=name, stage=stage, info=info, experiment=experiment)
 
     return tracked(environment, open_journal, is_followed=environment.summary_follows or bool(environment.dvc_stage))
 
@@ -119,9 +120,9 @@ def training(environment: Environment, *, resume_file: Path, info: RunInfo, stag
 def addition(environment: Environment, model: Path, *, info: RunInfo) -> AbstractContextManager[Run]:
     """Record an evaluation of the model file `model` in the run that trained it.
 
-    `info` is the metadata to add. Reopen the journal of that run. If this checkout does not have that
-    journal, or another process is writing it, create a new journal. The new journal is sent to the run that trained the model. If MLflow
-    does not have that run, it becomes a new run.
+    `info` is the metadata to add. Reopen the journal of that run. If this checkout does not have that journal, or another process is writing
+    it, create a new journal. The new journal is sent to the run that trained the model. If MLflow does not have that run, it becomes a new
+    run.
     """
 
     def open_journal() -> Journal:
@@ -129,17 +130,12 @@ def addition(environment: Environment, model: Path, *, info: RunInfo) -> Abstrac
         if found := record.run_of_model(environment.root, digest):
             with suppress(BlockingIOError):  # another process is writing this journal
                 return Journal.reopen(found.folder, stage=record.EVALUATE, info=info, amends=True)
-        more = {"experiment": experiment(environment, info), "model_sha256": digest}
-        new = Journal.create(environment.root, stage=record.EVALUATE, info=info, **more)
+        experiment = environment.mlflow_experiment_name or info.experiment
+        new = Journal.create(environment.root, stage=record.EVALUATE, info=info, experiment=experiment, model_sha256=digest)
         new.model(model)  # has no effect if the run in MLflow already has the model
         return new
 
     return tracked(environment, open_journal, is_followed=environment.summary_follows)
-
-
-def experiment(environment: Environment, info: RunInfo) -> str:
-    """Return the name of the MLflow experiment: the one that the user has set when the journal begins, or else that of the data."""
-    return environment.mlflow_experiment_name or info.experiment
 
 
 @contextmanager
