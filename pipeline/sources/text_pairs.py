@@ -65,11 +65,11 @@ class Settings(RowSettings, ColumnSettings):
         labels, notes = TextLabels(SequenceTargets, [self.target_column]), list[str]()
         if files := self.line_files():
             parts, notes = line_files.of_lines(files, columns, self.root, self.encoding)
-        else:
-            if not (paths := self.tables()):
-                remedy = f"give your table one of the suffixes {TABLES}, and in a folder call it, for example, train.csv"
-                raise Refusal(f"source.root: {self.root} is neither a table nor a folder with a table called train: {remedy}")
+        elif paths := self.tables():
             parts = labelled_tables.of_tables(paths, self.encoding, self.target_column)
+        else:
+            remedy = f"give your table one of the suffixes {TABLES}, and in a folder call it, for example, train.csv"
+            raise Refusal(f"source.root: {self.root} is neither a table nor a folder with a table called train: {remedy}")
         labelled = labelled_tables.read(parts, columns, labels, self.root, skip=self.on_corrupt == "skip")
         return replace(labelled, notes=(*labelled.notes, *notes)) if notes else labelled
 

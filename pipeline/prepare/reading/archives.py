@@ -8,8 +8,8 @@ import os
 import shlex
 import stat
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -109,9 +109,8 @@ class Folder:
                 else:
                     raise Refusal(f"source.root: {shown(path)}: is a device, a pipe or a socket: remove it")
 
-    @contextmanager
-    def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
-        yield (Member(name, self) for name in names)
+    def contents(self, names: Sequence[str]) -> AbstractContextManager[Iterator[Member]]:
+        return nullcontext(Member(name, self) for name in names)
 
     def read(self, name: str) -> bytes:
         with open(f"{self.path}/{name}", "rb") as file:  # noqa: PTH123  # creating a Path costs as much as reading a small file
@@ -220,12 +219,10 @@ class Tar:
         refuse_repeated(self.path, listing.files)
         return listing
 
-    @contextmanager
-    def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
-        with closing(self.select(iter(names))) as members:
-            yield members
+    def contents(self, names: Sequence[str]) -> AbstractContextManager[Iterator[Member]]:
+        return closing(self.select(iter(names)))
 
-    def select(self, names: Iterator[str]) -> Any:
+    def select(self, names: Iterator[str]) -> Generator[Member]:
         """Yield each file of `names` with its contents.
 
         `names` must be in the order of the archive. Raises Refusal if one of the files is missing or damaged.
