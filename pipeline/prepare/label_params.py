@@ -1,5 +1,7 @@
 """The keys of sources whose samples are in tables: which tables are read, which columns have the labels, and for which task."""
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -7,6 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from pipeline.core.registry import TASKS, USUAL_TASK
 from pipeline.core.section import Column
 from pipeline.prepare.params import Duplicates, SourceSettings
+from pipeline.prepare.reading.labelled_tables import Labelled
 from pipeline.prepare.reading.labels import LABELS, Labels
 from pipeline.prepare.reading.streams import UTF8, Encoding
 
@@ -78,6 +81,10 @@ class LabelSettings(SourceSettings):
     def labels(self) -> Labels:
         targets = TASKS.module(self.task).Targets
         return LABELS[targets.form](targets, self.label_columns, self.label_delimiter)
+
+    def groups(self, labelled: Labelled) -> Callable[[], Iterable[bytes]] | None:
+        """Return what yields the group of each row of train, if the rows have groups."""
+        return partial(labelled.groups, self.group_column) if self.group_column is not None else None
 
 
 class RowSettings(SourceSettings):

@@ -126,10 +126,6 @@ class StoredRows:
             self.complete += rows.length
             self.digest.advance(self.file.offset(self.complete))
 
-    def close_gaps(self) -> None:
-        self.file.close_gaps(self.ranges)
-        self.digest = files.ChunkedDigest(self.file.draft, self.pool)  # rows have moved, and the header has changed
-
 
 def plan(assigned: Assigned) -> tuple[dict[str, int], dict[str, NDArray[np.int64]]]:
     """Return the number of samples of each split that has any; and the row of each sample in the file of its split, as if none was corrupt.
@@ -180,7 +176,8 @@ def finish(inputs: StoredRows, targets: NDArray[Any], folder: Path, *, planned: 
     """Close the gaps that corrupt samples left in the inputs, write the targets, and return the entry of the split in `spec.json`."""
     left_out = planned - len(targets)
     if left_out:
-        inputs.close_gaps()
+        inputs.file.close_gaps(inputs.ranges)
+        inputs.digest = files.ChunkedDigest(inputs.file.draft, inputs.pool)  # rows have moved, and the header has changed
     inputs_digest = inputs.file.finish(inputs.digest)
     stored = RowFile(folder / inputs.file.path.name.replace("inputs", "targets"), targets.shape[1:], targets.dtype)
     stored.create(len(targets))

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -105,8 +104,7 @@ class Settings(LabelSettings, ImageFileSettings):
             names = located(rows, tree.listing().files, self.root)
         positions = defaultdict[str, Iterator[int]](count)
         samples = [Sample(name, row.split, next(positions[row.split])) for name, row in zip(names, rows, strict=True)]
-        groups = partial(labelled.groups, self.group_column) if self.group_column is not None else None
-        return tree, ClassFolders((), samples, labelled.targets, notes=labelled.notes, task=labelled.task, groups=groups)
+        return tree, ClassFolders((), samples, labelled.targets, notes=labelled.notes, task=labelled.task, groups=self.groups(labelled))
 
     def inside(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix() if path != self.root else ""

@@ -59,9 +59,7 @@ class Settings(RowSettings, LabelSettings, TableSettings):
             rows.labelled.targets,
             rows.statistics.blocks,
             rows.fit,
-            drawing_keys=partial(rows.keys, together=together)
-            if self.group_column is None
-            else partial(rows.labelled.groups, self.group_column),
+            drawing_keys=self.groups(rows.labelled) or partial(rows.keys, together=together),
             together=together or self.group_column is not None,
             sample_keys=rows.labelled.keys,
             notes=(*notes, *rows.labelled.notes),

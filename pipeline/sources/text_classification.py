@@ -83,8 +83,7 @@ class Settings(RowSettings, LabelSettings, TextSettings):
             parts, notes = line_files.of_lines(files, columns, self.root, self.encoding)
             return self.of_rows(parts, columns, self.labels, notes, workers)
         if self.text_column is None and (classes := line_files.class_files(visible_files(self.root), self.table)):
-            files_of_classes = {self.root / name: label for name, label in classes.items()}
-            parts = line_files.of_classes(files_of_classes, self.root, self.encoding)
+            parts = line_files.of_classes(classes, self.root, self.encoding)
             return self.of_rows(parts, Columns((2,), 1), ClassLabels(ClassTargets, [2]), [], workers)
         return self.open_files(workers)
 
@@ -107,7 +106,7 @@ class Settings(RowSettings, LabelSettings, TextSettings):
         assert columns.text is not None
         if isinstance(self.text_column, int) and self.task == "classification":
             refuse_names(labelled)
-        groups = partial(labelled.groups, self.group_column) if self.group_column is not None else None
+        groups = self.groups(labelled)
         return self.dataset(
             labelled.task,
             labelled.targets,

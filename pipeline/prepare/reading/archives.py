@@ -134,20 +134,17 @@ class Zip:
         with errors_as_refusal(self.path), zip_file(self.path) as archive:
             for info in archive.infolist():
                 name = slashed(info)
-                self.refuse_unusable(info, name)
+                is_regular = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
+                file_tree.refuse_unusable(self.path, name, info.file_size, is_regular=is_regular)
+                if info.flag_bits & 1:
+                    raise Refusal(f"{file_tree.place(self.path, name)}: is encrypted: create the archive again without a password")
+                if info.compress_type not in COMPRESSION_METHODS:
+                    remedy = "create the archive again with the method `deflate`, or without compression"
+                    raise Refusal(f"{file_tree.place(self.path, name)}: uses compression method {info.compress_type}: {remedy}")
                 (listing.folders if name.endswith("/") else listing.files).append(name)
             refuse_bomb(self.path, sum(info.file_size for info in archive.infolist()), self.path.stat().st_size)
         refuse_repeated(self.path, listing.files)
         return sorted_by_bytes(listing)
-
-    def refuse_unusable(self, info: zipfile.ZipInfo, name: str) -> None:
-        is_regular = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
-        file_tree.refuse_unusable(self.path, name, info.file_size, is_regular=is_regular)
-        if info.flag_bits & 1:
-            raise Refusal(f"{file_tree.place(self.path, name)}: is encrypted: create the archive again without a password")
-        if info.compress_type not in COMPRESSION_METHODS:
-            remedy = "create the archive again with the method `deflate`, or without compression"
-            raise Refusal(f"{file_tree.place(self.path, name)}: uses compression method {info.compress_type}: {remedy}")
 
     @contextmanager
     def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:

@@ -218,15 +218,16 @@ def unread(path: Path, *, encoding: str = streams.UTF8) -> list[str]:
     return [name for name in every if name not in known]
 
 
-def checked_text(text: object, place: str, remedy: str = "write a text, or remove the row or file") -> str:
+def checked_text(text: object, place: str) -> str:
     """Return `text` unchanged. Raises Refusal if it is empty, not a string, has a NUL, or has more than LONGEST_FIELD characters.
 
-    `place` is the file, and the line if there is one, for the message. `remedy` is what to do about an empty text.
+    `place` is the file, and the line if there is one, for the message.
     """
+    remedy = "write a text, or remove the row or file"
     if text is None or (isinstance(text, str) and not text.strip()):
         raise Refusal("has an empty text", remedy=remedy, place=place)
     if not isinstance(text, str):
-        raise Refusal("has a text that is not a string", remedy="write a text, or remove the row or file", place=place)
+        raise Refusal("has a text that is not a string", remedy=remedy, place=place)
     if "\0" in text:
         raise Refusal("has a NUL character, so it is no text", remedy="remove it", place=place)
     if len(text) > LONGEST_FIELD:
