@@ -3,7 +3,6 @@
 import time
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -215,16 +214,11 @@ class TableRows:
 
     def converted(self) -> Generator[tuple[Samples, Floats]]:
         """Yield the rows with the values of their inputs. Raises Refusal, which lists the lines, if some have no number or date where one belongs."""
-        faulty = dict[Path, FaultyRows]()
         self.statistics.filled = 0
-        for samples in self.labelled.samples(self.names):
-            found = faulty.setdefault(samples.path, FaultyRows(samples.path))
-            found.num_rows += len(samples.lines)
+        for samples, faulty in self.labelled.checked_samples(self.names):
 
-            def add(rows: NDArray[np.bool_], refusal: Refusal, samples: Samples = samples, found: FaultyRows = found) -> None:
-                found.add(samples.lines[rows], refusal)
+            def add(rows: NDArray[np.bool_], refusal: Refusal, samples: Samples = samples, faulty: FaultyRows = faulty) -> None:
+                faulty.add(samples.lines[rows], refusal)
 
             cells = [samples.cells[part.name] for part in self.statistics.parts]
             yield samples, self.statistics.add_rows(samples.split, int(samples.positions[0]), cells, add)
-        for found in faulty.values():
-            found.refuse()

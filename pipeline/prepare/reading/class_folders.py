@@ -190,8 +190,7 @@ def find_classes(listing: Listing, place: str, suffixes: tuple[str, ...] = ()) -
     files = [(name, parts) for name in listing.files if (parts := visible_parts(name))]
     if deep := next((name for name, parts in files if len(parts) > MAX_DEPTH), None):
         raise Refusal(f"source.root: {place}: has no files arranged as {EXPECTED_LAYOUT} ({shown(deep, 60)} is too deep): arrange them so")
-    listed_folders = filter(None, map(visible_parts, listing.folders))
-    folders = {parts[:depth] for parts in listed_folders for depth in range(1, min(len(parts), MAX_DEPTH) + 1)}
+    folders = {parts[:depth] for parts in map(visible_parts, listing.folders) for depth in range(1, min(len(parts), MAX_DEPTH) + 1)}
     folders |= {parts[:depth] for _, parts in files for depth in range(1, len(parts))}
     outer = num_enclosing(folders)
     files = [(name, parts[outer:]) for name, parts in files if len(parts) > outer]

@@ -106,19 +106,24 @@ class Labelled:
             if start != end:
                 raise Unavailable(f"source.root: {shown(part.path)}: was changed while it was read: run the stage again")
 
+    def checked_samples(self, columns: Sequence[Column]) -> Generator[tuple[Samples, FaultyRows]]:
+        """Yield like `samples`, and with each the faulty rows of its file, to which the caller adds. At the end, raise Refusal if there are any."""
+        of_files = dict[Path, FaultyRows]()
+        for samples in self.samples(columns):
+            faulty = of_files.setdefault(samples.path, FaultyRows(samples.path))
+            faulty.num_rows += len(samples.lines)
+            yield samples, faulty
+        for faulty in of_files.values():
+            faulty.refuse()
+
     def groups(self, column: Column) -> Generator[bytes]:
         """Yield the cell of each row of train in the column of the groups. Raises Refusal, which lists the lines, if a row has none."""
-        faulty = dict[Path, FaultyRows]()
-        for samples in self.samples([column]):
-            found = faulty.setdefault(samples.path, FaultyRows(samples.path))
-            found.num_rows += len(samples.lines)
+        for samples, faulty in self.checked_samples([column]):
             missing = is_missing(samples.cells[column])
             problem = f"has no value in the column {shown(column)} (source.group_column)"
-            found.add(samples.lines[missing], Refusal(problem, remedy="write one"))
+            faulty.add(samples.lines[missing], Refusal(problem, remedy="write one"))
             if samples.split == TRAIN:
                 yield from (str(cell).strip().encode("utf-8", "surrogatepass") for cell in samples.texts(column))
-        for found in faulty.values():
-            found.refuse()
 
     def keys(self) -> dict[str, Sequence[str]]:
         """Return where each row of each split was found: the file, relative to the root, and the line."""
