@@ -23,7 +23,7 @@ from pipeline.prepare.params import PrepareParams, SourceSettings
 from pipeline.tasks.classification.targets import ClassTargets
 from pipeline.tasks.language_modeling.targets import NextTokenTargets
 from pipeline.train import blocks
-from pipeline.train.engine import parameter_groups
+from pipeline.train.engine import optimizers
 from pipeline.train.params import TrainParams
 
 PRESETS = Path(__file__).parents[1] / "presets"
@@ -93,7 +93,7 @@ def work_of(name: str, params: TrainParams, spec: Spec) -> Work:
     network = networks.build_on_meta(params.model, spec)
     if network is None:
         raise Refusal(f"{name}: model.name: this network cannot be built without memory, so its operations cannot be counted")
-    parameter_groups.freeze(network, params.train.freeze)
+    optimizers.freeze(network, params.train.freeze)
     full = trained_bytes(network)
     precision.to_bf16(network)
     two, four = count(network, spec, 2), count(network, spec, 4)

@@ -38,7 +38,6 @@ FIXABLE = {
         "the file system does not support file locks (flock): use one that does, such as a local disk",
     ),
 }
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def set_up_libraries() -> None:
@@ -75,8 +74,7 @@ def command(verb: str) -> Callable[..., int | None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words = sys.argv[1:] if arguments is None else arguments
-    options = parse(words)
+    options = parse(sys.argv[1:] if arguments is None else arguments)
     verb = vars(options).pop("verb")
     record = record_exit_code if verb in STAGES else lambda _: None
     record(KILLED)  # this remains if the stage is killed
@@ -123,7 +121,7 @@ def print_os_error(error: OSError) -> int | None:
         return READER_ENDED
     if error.errno not in FIXABLE:
         return None
-    exit_code = (Unavailable if error.errno in FULL else Refusal).exit_code
+    exit_code = (Unavailable if error.errno in (errno.ENOSPC, errno.EDQUOT) else Refusal).exit_code
     return print_error(f"{error.filename or 'the output or a temporary file'}: {FIXABLE[error.errno]}", exit_code)
 
 

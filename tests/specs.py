@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.core.pretrained_tokenizer import PretrainedDescription
 from pipeline.core.spec import Spec
-from pipeline.core.tokenizer_description import BYTE_SIGNS, AnyDescription, TokenizerDescription
+from pipeline.core.tokenizer_description import BYTE_SIGNS, AnyDescription, PretrainedDescription, TokenizerDescription
 from pipeline.inputs.image.description import ImageInputs
 from pipeline.inputs.text.description import TextInputs
 from pipeline.inputs.text_pair.description import TextPairInputs

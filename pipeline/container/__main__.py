@@ -85,19 +85,15 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
         environment |= {SUMMARY_FOLLOWS: "true"} if is_repro else {}
         code = supervision.run_all(commands, environment, top=job.top, lock=lock)
     if code not in interruption.EXIT_CODES:
-        wait_for_mirrors(job.top)
+        with suppress(Refusal):  # the commands have reported invalid variables
+            # MLflow must have what the commands have left to mirror processes, which end with the container
+            mirror.wait(Environment.read().model_copy(update={"dvc_root": job.top}))
     if code and limits.num_oom_kills():
         report("the OOM killer killed a process of this container: raise its memory limit (`docker run --memory`)")
     if job.copy_of and (is_repro or (code and NEED_RESULTS & set(commands[0]))):
         lost = f"is deleted with this container: add `-v NAME:{homes[0]}` to keep the results"
         report(f"{job.top} {'is mounted and keeps the results' if is_kept(job.top) else lost} (docs/container.md, Results)")
     return code
-
-
-def wait_for_mirrors(top: Path) -> None:
-    """Wait until MLflow has what the commands have left to mirror processes, which end with the container."""
-    with suppress(Refusal):  # the commands have reported invalid variables
-        mirror.wait(Environment.read().model_copy(update={"dvc_root": top}))
 
 
 def is_kept(folder: Path) -> bool:

@@ -72,8 +72,7 @@ def read(kind: Kind, cell: Any, name: str | int, written: str = "") -> float | s
         return None
     value = {"number": as_number, "date": as_date, "category": as_category}[kind](cell)
     if value is None:
-        problem = f"has {shown(cell, 60)} in the column {shown(name, 60)}"
-        raise Refusal(problem, remedy=wanted(kind, written))
+        raise Refusal(f"has {shown(cell, 60)} in the column {shown(name, 60)}", remedy=wanted(kind, written))
     return value
 
 

@@ -39,8 +39,6 @@ class Paths:
 
 
 TRACKING_ADDRESS = re.compile(r"https?://.*|sqlite(\+\w+)?:///.+|(postgresql|mysql|mssql)(\+\w+)?://.+|databricks(:.*)?")
-RELATIVE_SQLITE = re.compile(r"sqlite(\+\w+)?:///(?!/)")
-SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:[0-9]{1,5}")
 DEVICE = r"^(auto|cpu|cuda(:[0-9]{1,3})?)$"
 DEVICE_NAMES = "should be `auto`, `cpu`, `cuda` or `cuda:N`"
 
@@ -64,7 +62,7 @@ def tracking_address(address: str) -> str:
 
 
 def scheduler(address: str) -> str:
-    if not SCHEDULER.fullmatch(address):
+    if not re.fullmatch(r"(tcp|tls)://[^/@\s]+:[0-9]{1,5}", address):
         raise ValueError("is not the address of a scheduler: write tcp://HOST:PORT, or unset the variable")
     return address
 
@@ -170,7 +168,7 @@ class Environment(BaseSettings):
         its library for database migrations.
         """
         root = str(self.root.resolve())
-        below_root = self.mlflow_tracking_uri is None or RELATIVE_SQLITE.match(self.mlflow_tracking_uri)
+        below_root = self.mlflow_tracking_uri is None or re.match(r"sqlite(\+\w+)?:///(?!/)", self.mlflow_tracking_uri)
         if self.tracking and below_root and ("?" in root or "%" in root):
             raise Refusal(
                 f"{shown(root)}: this path contains `?` or `%`, and the address of the MLflow store in this folder cannot contain them: "

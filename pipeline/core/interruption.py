@@ -158,19 +158,11 @@ def ancestors_up_to_dvc() -> Iterator[int]:
     pid = os.getppid()
     while pid:  # 0 means that the parent is outside this container
         yield pid
-        if not was_started_by_dvc(pid):
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if not any(variable.startswith(STARTED_BY_DVC.encode() + b"=") for variable in variables):
             return
-        pid = parent(pid)
-
-
-def was_started_by_dvc(pid: int) -> bool:
-    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return any(variable.startswith(STARTED_BY_DVC.encode() + b"=") for variable in variables)
-
-
-def parent(pid: int) -> int:
-    # the process name is in parentheses and may itself contain spaces and parentheses, so split after the last parenthesis
-    return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
+        # the process name is in parentheses and may itself contain spaces and parentheses, so split after the last parenthesis
+        pid = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
 
 
 def watch(descriptors: list[int]) -> None:

@@ -27,14 +27,13 @@ UPGRADE = "`python -m pipeline set --upgrade` adds it with the value that keeps 
 SUGGESTED = re.compile(r"(?:did you mean|write) `(?:\w+\.)?(\w+)`")
 INPUT = re.compile("^(Input|String|Tuple) (?=should )")
 MAX_SHOWN = 60
-WHOLE, TEXT, SECTION = "should be a whole number", "should be text", "should be a section with keys of its own"
 EXPECTED = {
-    **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), WHOLE),
+    **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "should be a whole number"),
     "float_type": "should be a number",
     "tuple_type": "should be a list, such as [a, b]",
     "bool_type": "should be `true` or `false`",
-    **dict.fromkeys(("string_type", "path_type"), TEXT),
-    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), SECTION),
+    **dict.fromkeys(("string_type", "path_type"), "should be text"),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "should be a section with keys of its own"),
 }
 
 
@@ -276,13 +275,11 @@ def resolve_lists(name: str, section: Mapping[str, Any], field: FieldInfo, *, wi
         items, types = section.get(key), section_types(key, member)
         if types is None or not isinstance(items, list):
             continue
-        kinds = []
+        kinds = [get_args(member.annotation)[0]] * len(items)
         for number, item in enumerate(items):
-            kind, found = get_args(member.annotation)[0], list[Problem]()
             if isinstance(item, Mapping):
-                kind, found = resolve_variant((name, key, number), item, types, without_torch=without_torch)
-            kinds.append(kind)
-            problems += found
+                kinds[number], found = resolve_variant((name, key, number), item, types, without_torch=without_torch)
+                problems += found
         lists[key] = (tuple[tuple(kinds)], ...)  # type: ignore[misc]  # a type that is made from the data
     if form and lists:
         return narrowed(form, tuple(lists.items())), problems

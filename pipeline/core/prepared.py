@@ -135,7 +135,9 @@ class Prepared:
 def read_record(folder: Path) -> PreparedRecord:
     path = folder / "spec.json"
     try:
-        return PreparedRecord.model_validate_json(untrusted.read_json(path, MOST_BYTES))
+        content = untrusted.read(path, MOST_BYTES)
+        untrusted.refuse_crowded(content)
+        return PreparedRecord.model_validate_json(content)
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro prepare`") from None
     except ValidationError as error:

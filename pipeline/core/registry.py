@@ -52,8 +52,7 @@ class Registry:
         Raises KeyError for a name that is not in `names`. Raises Refusal if the module has no such class, or if its key `name` does not
         accept the name.
         """
-        module = self.module(name)
-        path, settings = self.path(name), getattr(module, "Settings", None)
+        path, settings = self.path(name), getattr(self.module(name), "Settings", None)
         if settings is None:
             raise Refusal(f"{path}: has no class `Settings`: define it, as docs/extending.md explains")
         field = getattr(settings, "model_fields", {}).get("name")

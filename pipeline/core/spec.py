@@ -217,10 +217,13 @@ class Targets(Description):
 
     def has_targets_of(self, other: Description | None) -> bool:
         """Return True if stored targets that `other` describes mean the same as those of this description: outputs of the same names."""
+        if not self.output_names:
+            return self == other
         return isinstance(other, type(self)) and self.output_names == other.output_names
 
     def enlarged_if_other(self, new: Description | None) -> Self | None:
-        return None if not self.output_names or self.has_targets_of(new) else self.named((*self.output_names, "one more"), "")
+        # no class, label or column has this name
+        return None if not self.output_names or self.has_targets_of(new) else self.named((*self.output_names, "\0"), "")
 
     def num_outputs(self, inputs: Inputs) -> int:
         """Return how many outputs a model must have for each target. In this base class, these are the outputs with names, such as classes, or the tokens.

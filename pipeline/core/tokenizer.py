@@ -1,18 +1,30 @@
-"""The tokenizers of texts, those of pretrained models among them. This module imports little, because MLflow's model of a text model includes
-this code.
+"""The tokenizers of texts, those of pretrained models among them: they normalize a text, divide it into words, pieces or parts, and number its tokens.
+
+This module imports little, because MLflow's model of a text model includes this code.
 """
 
 import re
-from collections.abc import Container, Iterable
-from functools import cached_property
+from collections.abc import Callable, Container, Iterable, Iterator
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.normalization import BEFORE_SPACE, BEFORE_SPACE_OR_AFTER_LINE, normalize, parts, pieces, without_surrogates, words
-from pipeline.core.pretrained_tokenizer import CONTINUED, PretrainedDescription, build
-from pipeline.core.tokenizer_description import BYTE_SIGNS, NUM_SPECIAL, UNKNOWN, AnyDescription, TokenizerDescription
+from pipeline.core.tokenizer_description import (
+    BERT_OPTIONS,
+    BYTE_SIGNS,
+    CONTINUED,
+    LONGEST_WORD,
+    NORMALIZERS,
+    NUM_SPECIAL,
+    PATTERNS,
+    UNKNOWN,
+    AnyDescription,
+    Normalization,
+    PretrainedDescription,
+    TokenizerDescription,
+)
 
 Tokens = NDArray[np.int32]
 BLOCK_CHARACTERS = 2**20
@@ -216,7 +228,26 @@ class PretrainedTokenizer(Tokenizer):
 
     @cached_property
     def library(self) -> Any:
-        return build(self.description)
+        """Return the `tokenizers.Tokenizer` of the description. It adds no special tokens to a text."""
+        from tokenizers import AddedToken, Tokenizer, models, normalizers  # late: most commands do not need it
+
+        numbers = {token: number for number, token in enumerate(self.description.vocabulary)}
+        if self.description.kind == "wordpiece":
+            assert self.description.unknown is not None
+            unknown = self.description.vocabulary[self.description.unknown]
+            model: Any = models.WordPiece(
+                numbers, unk_token=unknown, max_input_chars_per_word=LONGEST_WORD, continuing_subword_prefix=CONTINUED
+            )
+        else:
+            pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in self.description.merges)]
+            model = models.BPE(numbers, pairs, ignore_merges=self.description.ignore_merges)
+        tokenizer: Any = Tokenizer(model)
+        if self.description.normalization:
+            tokenizer.normalizer = normalizers.Sequence([normalizer(name) for name in self.description.normalization])
+        tokenizer.pre_tokenizer = pre_tokenizer(self.description)
+        for token in sorted(self.description.added, key=lambda token: token.number):
+            tokenizer.add_tokens([AddedToken(**token.model_dump(exclude={"number"}))])
+        return tokenizer
 
     def encode(self, text: str) -> Tokens:
         tokens = bytearray()
@@ -267,3 +298,90 @@ def from_signs(token: str) -> bytes:
         return token.translate(BYTE_OF_SIGN).encode("latin-1")
     except UnicodeEncodeError:
         return token.encode()
+
+
+def normalize(text: str, changes: tuple[Normalization, ...]) -> str:
+    """Return the text with each of `changes` applied in order. A lone surrogate becomes U+FFFD."""
+    text = without_surrogates(text)
+    for name in changes:
+        text = " ".join(text.split()) if name == "collapse_whitespace" else by_lines(text, name)
+    return text
+
+
+def without_surrogates(text: str) -> str:
+    """Return the text with U+FFFD in place of each lone surrogate, which no file in UTF-8 has."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def by_lines(text: str, name: Normalization) -> str:
+    """Return the text after the change `name`, such as `nfc`. Each line is changed separately.
+
+    The result is the same as for the whole text at once, because no character changes together with one on another line. This saves memory:
+    the library `tokenizers` needs 80 bytes for each byte of the text that it gets.
+    """
+    if text.isascii():
+        return text.lower() if name == "lowercase" else text
+    return "".join(map(normalizing(name), text.splitlines(keepends=True)))
+
+
+@cache
+def normalizing(name: Normalization) -> Callable[[str], str]:
+    from tokenizers import normalizers  # late: only texts beyond ASCII need it
+
+    steps = ("nfd", "strip_accents", "nfc") if name == "strip_accents" else (name,)
+    change: Callable[[str], str] = normalizers.Sequence([normalizer(step) for step in steps]).normalize_str
+    return change
+
+
+WORD = re.compile(r"\w+|[^\w\s]")
+"""A run of letters, digits and underscores, or one other sign. White space only separates words."""
+PIECE = re.compile(r" ?[^\W\d_]{1,999}| ?\d{1,999}| ?(?:[^\w\s]|_){1,999}|\s{1,999}(?!\S)|\s")
+"""A piece, as in GPT-2, consists of letters, digits or signs with the space before them, or of white space. The pieces make up the whole text. They
+are bounded, because `bpe` needs 150 bytes of memory for each byte of a piece."""
+
+
+def words(text: str) -> list[str]:
+    return WORD.findall(text)
+
+
+def pieces(text: str) -> list[str]:
+    return PIECE.findall(text)
+
+
+PART_CHARACTERS, LONGEST_PART = 2**16, 2**18
+"""The library needs up to 1,000 bytes of memory for each character, so it gets parts of a text: the first place after PART_CHARACTERS where a cut
+changes no token ends a part. Without such a place, a part of LONGEST_PART is cut off."""
+BEFORE_SPACE = re.compile(r"(?<=\w)(?= )")
+BEFORE_SPACE_OR_AFTER_LINE = re.compile(r"(?<=\w)(?= )|(?<=\S\n)(?=\w)")
+
+
+def parts(text: str, *, cut: re.Pattern[str] | None) -> Iterator[str]:
+    """Yield the text in parts of at most LONGEST_PART characters, cut at places of the pattern `cut`."""
+    start = 0
+    while len(text) - start > PART_CHARACTERS:
+        place = cut.search(text, start + PART_CHARACTERS, start + LONGEST_PART) if cut else None
+        stop = place.start() if place else start + LONGEST_PART
+        yield text[start:stop]
+        start = stop
+    if start < len(text):
+        yield text[start:]
+
+
+def normalizer(name: str) -> Any:
+    from tokenizers import normalizers
+
+    if name in NORMALIZERS:
+        return getattr(normalizers, NORMALIZERS[name])()
+    return normalizers.BertNormalizer(**{option: name == f"bert_{option}" for option in BERT_OPTIONS})
+
+
+def pre_tokenizer(description: PretrainedDescription) -> Any:
+    from tokenizers import Regex, pre_tokenizers
+
+    name, prefix = description.pre_tokenizer, description.add_prefix_space
+    if name == "bert":
+        return pre_tokenizers.BertPreTokenizer()
+    if name == "gpt2":
+        return pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=True)
+    first = pre_tokenizers.Split(Regex(PATTERNS[name]), "isolated") if name in PATTERNS else pre_tokenizers.Digits(individual_digits=True)
+    return pre_tokenizers.Sequence([first, pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=name not in PATTERNS)])

@@ -42,13 +42,6 @@ def read(path: Path, max_bytes: int) -> bytes:
         return file.read(max_bytes)
 
 
-def read_json(path: Path, max_bytes: int) -> bytes:
-    """Return the JSON text in a regular file. Raises OSError for the reasons of `read` and `refuse_crowded`."""
-    content = read(path, max_bytes)
-    refuse_crowded(content)
-    return content
-
-
 def refuse_crowded(content: bytes) -> None:
     """Raise OSError if the JSON text `content` has more than MOST_VALUES values or MOST_KEYS keys.
 

@@ -52,8 +52,12 @@ class Document:
     @classmethod
     def of(cls, text: str, path: Path) -> "Document":
         """Parse `text`, the text of the file `path`. Raises Refusal like `read`."""
-        refuse_conflict(text, path)
-        refuse_brackets(text, path)
+        if marker := re.search(r"^(<{7}|>{7}) ", text, re.MULTILINE):  # Git writes it where it could not merge two versions
+            line = text.count("\n", 0, marker.start()) + 1
+            remedy = "keep one of the two versions, and remove the lines with <<<, === and >>>"
+            raise Refusal("contains a conflict of Git", remedy=remedy, file=str(path), line=line)
+        if len(BRACKET.findall(text)) > MAX_BRACKETS:
+            raise Refusal(f"contains more than {MAX_BRACKETS} brackets", remedy="this is not a parameter file", file=str(path), line=1)
         try:
             data, root = parse(text)
         except MarkedYAMLError as error:
@@ -67,8 +71,7 @@ class Document:
         except CONSTRUCTION_ERRORS as error:
             raise Refusal(f"contains an invalid value: {untrusted.reason(error)}", file=str(path), line=1) from None
         if not isinstance(data, dict):
-            kind = KIND_NAMES.get(type(data).__name__, "a single value")
-            problem = f"should contain sections such as `train:`, but is {kind}"
+            problem = f"should contain sections such as `train:`, but is {KIND_NAMES.get(type(data).__name__, 'a single value')}"
             raise Refusal(problem, remedy="copy a file of presets/ to this path", file=str(path), line=1)
         return cls(path, data, root)
 
@@ -100,19 +103,6 @@ def read_text(path: Path) -> str:
         raise Refusal(f"is not UTF-8 text ({error.reason})", remedy=remedy, file=str(path), line=line) from None
     except OSError as error:
         raise Refusal(f"cannot be read ({error.strerror})", remedy="make it a readable file", file=str(path)) from None
-
-
-def refuse_conflict(text: str, path: Path) -> None:
-    """Raise Refusal if `text`, the text of the file `path`, has a marker that Git writes where it could not merge two versions."""
-    if marker := re.search(r"^(<{7}|>{7}) ", text, re.MULTILINE):
-        line = text.count("\n", 0, marker.start()) + 1
-        remedy = "keep one of the two versions, and remove the lines with <<<, === and >>>"
-        raise Refusal("contains a conflict of Git", remedy=remedy, file=str(path), line=line)
-
-
-def refuse_brackets(text: str, path: Path) -> None:
-    if len(BRACKET.findall(text)) > MAX_BRACKETS:
-        raise Refusal(f"contains more than {MAX_BRACKETS} brackets", remedy="this is not a parameter file", file=str(path), line=1)
 
 
 def parse(text: str) -> tuple[Any, Node]:

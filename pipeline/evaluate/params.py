@@ -1,7 +1,8 @@
 """The section `evaluate`: how the test split is scored."""
 
+import json
 from collections.abc import Container
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import Registry
@@ -61,3 +62,11 @@ class EvaluateSettings(Section):
 class EvaluateParams(Section):
     evaluate: Annotated[EvaluateSettings, EVALUATIONS]
     """How the test split is scored; the keys depend on the task."""
+
+    def for_task(self, task: str) -> Self:
+        """Return these parameters, or the recommended ones of `task` if these are of another task."""
+        if self.evaluate.name == task:
+            return self
+        settings = EVALUATIONS.settings(task)
+        recommended = {"name": task, **settings.recommended(name=task, task=task)}
+        return self.model_copy(update={"evaluate": settings.model_validate_json(json.dumps(recommended))})

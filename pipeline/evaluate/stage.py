@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from pipeline.core import files, untrusted
 from pipeline.core.environment import Environment, Paths
+from pipeline.core.identity import RefuseChanges
 from pipeline.core.observer import Observer
 from pipeline.core.prepared import Prepared, Split, sample_keys
 from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
-from pipeline.core.stage import RefuseChanges
 from pipeline.evaluate import columns, intervals, tta
 from pipeline.evaluate.params import EVALUATIONS, EvaluateParams
 from pipeline.evaluate.reports import recorded

@@ -139,12 +139,12 @@ class FromProbabilities(Metric):
     def value(self, whole: NDArray[np.float32]) -> float:
         whole = whole[whole[:, -1] >= 0]
         logits, targets = whole[:, : self.num_outputs].astype(np.float64), whole[:, self.num_outputs :].astype(np.int64)
-        if not np.isfinite(logits).all():
+        if not len(whole) or not np.isfinite(logits).all():
             return math.nan
         if targets.shape == logits.shape:
-            return self.of(targets, scores.sigmoid(logits)) if len(whole) else math.nan
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
-        return self.of(targets[:, 0], powers / powers.sum(axis=1, keepdims=True)) if len(whole) else math.nan
+            return self.of(targets, scores.sigmoid(logits))
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return self.of(targets[:, 0], powers / powers.sum(axis=1, keepdims=True))
 
     def of(self, classes: Integers, probabilities: Floats) -> float:  # noqa: ARG002  # for the metrics
         raise missing_method(type(self), "of(self, classes, probabilities)")

@@ -1,6 +1,10 @@
-"""The sections `model` and `loss`: the base classes of the settings of every architecture and of every loss; and the metrics that parameters name."""
+"""The sections `model` and `loss`: the base classes of the settings of every architecture and of every loss; the metrics that parameters
+name, and the libraries that models need.
+"""
 
+import importlib
 from collections.abc import Callable, Iterable
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -127,6 +131,21 @@ class ModelSettings(Section):
 
         Raises Refusal with the remedy if the download or the reading fails. This base class does nothing.
         """
+
+
+def library(name: str, version: str, place: str = "") -> Any:
+    """Return the module `name`, a library of the extra `hub`, which models need beyond requirements.lock. Raises Refusal if it is not installed,
+    or has another version than `version`, which decides results.
+
+    The message begins with `place`, such as `model.name: `. A validator needs none, because pydantic names the parameter.
+    """
+    try:
+        found = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        found = "none"
+    if found != version:
+        raise Refusal(f"{place}this model needs {name} {version}, but {found} is installed: run `make setup-hub`")
+    return importlib.import_module(name)
 
 
 class LossSettings(Section):

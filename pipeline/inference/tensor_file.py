@@ -30,6 +30,17 @@ KEY = "pipeline"
 RESTORE = "copy or download it again; if a stage writes it, run `dvc repro`"
 
 
+class Damaged(Refusal):
+    """Raised if a file can be read, but its contents do not match the digest that is stored in it.
+
+    `claimed` is the stored digest. `found` is the digest of the actual contents.
+    """
+
+    def __init__(self, path: Path, *, claimed: object, found: str) -> None:
+        super().__init__(f"{path}: is damaged: its contents do not match its digest: {RESTORE}")
+        self.claimed, self.found = str(claimed), found
+
+
 def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
     """Write a tensor file atomically; equal inputs give equal bytes.
 
@@ -67,7 +78,7 @@ def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict
     """Return the tensors of a tensor file, on the CPU, and its metadata, without the digest.
 
     Raises Refusal if the file is missing, cannot be read, was not written by this pipeline, or has a header of more than `header_bytes`
-    bytes, or if the contents do not match the stored digest.
+    bytes. Raises Damaged, which is a Refusal, if the contents do not match the stored digest.
     """
     with refusing(path):
         refuse_header(path, header_bytes)
@@ -80,7 +91,7 @@ def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict
             tensors = read_all(file)
         found = digest(tensors, metadata)
     if claimed != found:
-        raise Refusal(f"{path}: is damaged: its contents do not match its digest: {RESTORE}")
+        raise Damaged(path, claimed=claimed, found=found)
     return tensors, metadata
 
 

@@ -74,17 +74,26 @@ class Settings(ModelSettings):
         return LanguageModel(self, texts) if causal else TextClassifier(self, texts, num_outputs=spec.num_outputs)
 
 
-class TextClassifier(nn.Module):
+class Recurrent(nn.Module):
+    """The base class of the networks: token vectors, and the layers that read them."""
+
+    def __init__(self, settings: Settings, texts: TextInputs) -> None:
+        super().__init__()
+        self.pad, self.num_features = texts.pad, settings.width * (2 if settings.bidirectional else 1)
+        self.embedding = nn.Embedding(texts.num_tokens, settings.embedding_width)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.layers = nn.ModuleList(
+            Layer(settings, self.num_features if number else settings.embedding_width) for number in range(settings.depth)
+        )
+
+
+class TextClassifier(Recurrent):
     """Maps tokens (n, length) to outputs (n, num_outputs). The padding after a text does not change its outputs."""
 
     def __init__(self, settings: Settings, texts: TextInputs, *, num_outputs: int) -> None:
-        super().__init__()
-        self.pooling, self.pad = settings.pooling, texts.pad
-        self.width = settings.width
-        self.embedding = nn.Embedding(texts.num_tokens, settings.embedding_width)
-        self.dropout = nn.Dropout(settings.dropout)
-        self.layers = layers(settings)
-        self.head = nn.Linear(settings.width * (2 if settings.bidirectional else 1), num_outputs)
+        super().__init__(settings, texts)
+        self.pooling, self.width = settings.pooling, settings.width
+        self.head = nn.Linear(self.num_features, num_outputs)
 
     def forward(self, tokens: Tensor) -> Tensor:
         real = tokens != self.pad
@@ -108,7 +117,7 @@ class TextClassifier(nn.Module):
         return torch.cat((last[:, : self.width], states[:, 0, self.width :]), dim=1)
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(Recurrent):
     """Maps tokens (n, length) to logits (n, length, num_tokens). The logits at a position predict the token at the next position.
 
     Padding at the end of a text does not change the logits before it.
@@ -118,11 +127,7 @@ class LanguageModel(nn.Module):
     """A text may have any length."""
 
     def __init__(self, settings: Settings, texts: TextInputs) -> None:
-        super().__init__()
-        self.pad = texts.pad
-        self.embedding = nn.Embedding(texts.num_tokens, settings.embedding_width)
-        self.dropout = nn.Dropout(settings.dropout)
-        self.layers = layers(settings)
+        super().__init__(settings, texts)
         self.head = nn.Linear(settings.width, texts.num_tokens)
         if settings.tied_embeddings:
             nn.init.uniform_(self.embedding.weight, -TIED_RANGE, TIED_RANGE)
@@ -171,11 +176,6 @@ class Layer(nn.Module):
             backwards, _ = run_cell(self.back, reordered(states, reversal))
             outputs = torch.cat((outputs, reordered(backwards, reversal)), dim=2)
         return cast("Tensor", self.dropout(outputs))
-
-
-def layers(settings: Settings) -> nn.ModuleList:
-    between = settings.width * (2 if settings.bidirectional else 1)
-    return nn.ModuleList(Layer(settings, between if number else settings.embedding_width) for number in range(settings.depth))
 
 
 def run_cell(cell: nn.RNNBase, inputs: Tensor, before: Any = None) -> tuple[Tensor, Any]:

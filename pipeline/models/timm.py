@@ -11,8 +11,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.section import Share, suggestion
 from pipeline.core.spec import Inputs, Spec
 from pipeline.inference import networks
-from pipeline.inference.library import library
-from pipeline.inference.params import ModelSettings
+from pipeline.inference.params import ModelSettings, library
 from pipeline.inputs.image.description import ImageInputs
 
 VERSION = "1.0.31"

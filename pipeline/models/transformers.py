@@ -12,9 +12,8 @@ from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import FreeMapping, Section, Share, suggestion
 from pipeline.core.spec import Spec
-from pipeline.inference.library import library
 from pipeline.inference.networks import build_on_meta
-from pipeline.inference.params import ModelSettings
+from pipeline.inference.params import ModelSettings, library
 from pipeline.inputs.text.description import TextInputs
 from pipeline.inputs.text.first_layer import attended, indices
 
@@ -220,13 +219,9 @@ class TextClassifier(Pretrained):
             states = self.model.base_model(input_ids=indices(tokens, self.pad)).last_hidden_state
             last = (real.sum(1) - 1).clamp(min=0)
             return cast("Tensor", self.model.score(states[torch.arange(len(tokens), device=tokens.device), last]))
-        return cast("Tensor", self.model(input_ids=indices(tokens, self.pad), attention_mask=self.mask(real)).logits)
-
-    def mask(self, real: Tensor) -> Tensor:
-        """Return the attention mask: True for tokens, with the dimensions of attention, so that the library takes it as it is."""
-        if is_local(self.model.config):
-            return real
-        return attended(real).expand(-1, 1, real.shape[1], -1)
+        # with the dimensions of attention, the library takes the mask as it is
+        mask = real if is_local(self.model.config) else attended(real).expand(-1, 1, real.shape[1], -1)
+        return cast("Tensor", self.model(input_ids=indices(tokens, self.pad), attention_mask=mask).logits)
 
 
 class LanguageModel(Pretrained):

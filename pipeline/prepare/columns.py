@@ -169,17 +169,17 @@ class Survey:
 
     def with_labels(self, cells: Cells, labels: NDArray[np.int64]) -> dict[Any, int] | None:
         """Return the label of each text so far, or None if one has two."""
+        if self.labels is None:
+            return None
         for few in (slice(0, FEW_ROWS), slice(0, None)):  # nearly all columns are decided by a few rows
-            if self.labels is None:
-                return None
             found = cells[few].dictionary_encode()
             pairs = np.unique(np.stack([found.indices.to_numpy().astype(np.int64), labels[few]]), axis=1)
             if pairs.shape[1] > len(found.dictionary):
                 return None
         values = found.dictionary.to_pylist()
         known = {values[number]: label for number, label in pairs.T.tolist()}
-        is_same = all(self.labels.get(value, label) == label for value, label in known.items()) if self.labels is not None else False
-        return {**(self.labels or {}), **known} if is_same and len({*known.values()}) == len(known) else None
+        is_same = all(self.labels.get(value, label) == label for value, label in known.items())
+        return {**self.labels, **known} if is_same and len({*known.values()}) == len(known) else None
 
     def doubt(self) -> Doubt | None:
         """Return what is not certain about the format of the cells, or about texts among numbers, if anything is. Set `written` to a certain format."""

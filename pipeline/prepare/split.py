@@ -63,7 +63,11 @@ def assign(
         problem = "the dataset has a validation split of its own, which stays as it is"
         raise Refusal(f"source.folds: {problem}: write null; to train on folds, move its samples to the train split")
     if by_position:
-        return assigned | {TRAIN: divided_by_position(assigned[TRAIN], shares)}
+        for split, share in shares.items():
+            assert not isinstance(share, Fold)  # the settings refuse folds
+            free = np.flatnonzero(assigned[TRAIN] == TRAIN)
+            assigned[TRAIN][free[len(free) - count(share, len(free)) :]] = split
+        return assigned
     classes = strata = task.strata(targets[TRAIN])
     ranks = ranks_of(keys(), seed) if keys and shares else None
     if together and ranks is not None:
@@ -84,23 +88,17 @@ def assign(
     return assigned
 
 
-def divided_by_position(assigned: NDArray[np.str_], shares: Mapping[str, float | Fold]) -> NDArray[np.str_]:
-    """Return the splits of the train samples, of which the last go to the first of `shares`, and those before them to the next."""
-    divided = assigned.copy()
-    for split, share in shares.items():
-        assert not isinstance(share, Fold)  # the settings refuse folds
-        free = np.flatnonzero(divided == TRAIN)
-        divided[free[len(free) - count(share, len(free)) :]] = split
-    return divided
-
-
 def ranks_of(keys: Iterable[bytes], seed: int) -> Ranks:
     """Return a number for each key, a hash of `seed` and the key. Equal keys have equal numbers."""
     return digests(keys, b"%d/" % derive(seed, "split"))
 
 
 def part(share: float | Fold, candidates: Integers, groups: Ranks | None, *, name: str) -> Integers:
-    """Return those of the samples `candidates` of the stratum `name` that are drawn: a share or a fold of them. For `groups`, see `leading`."""
+    """Return those of the samples `candidates` of the stratum `name` that are drawn: a share or a fold of them. For `groups`, see `leading`.
+
+    For a fold, they are divided in their order into parts as equal as possible, each of at least one group. The last fold is what the others
+    leave, so each sample is in one fold.
+    """
     if not isinstance(share, Fold):
         return leading(candidates, groups, count(share, len(candidates)))
     different = len(candidates) if groups is None else len(np.unique(groups[candidates]))
@@ -110,19 +108,11 @@ def part(share: float | Fold, candidates: Integers, groups: Ranks | None, *, nam
             f"source.folds: {name} has too few{what} samples outside the test split ({different}) for {share.folds} folds, because each fold "
             "validates at least one: write a smaller number, or add samples"
         )
-    return samples_of(share, candidates, groups)
-
-
-def samples_of(fold: Fold, candidates: Integers, groups: Ranks | None) -> Integers:
-    """Return those of the samples `candidates` that are in `fold`, if they are divided in their order into parts as equal as possible.
-
-    The last fold is what the others leave, so each sample is in one fold. For `groups`, see `leading`: each fold has at least one group.
-    """
     num_samples, drawn = len(candidates), candidates[:0]
-    for number in range(fold.number + 1):
+    for number in range(share.number + 1):
         candidates = candidates[~np.isin(candidates, drawn)]
-        wanted = round((number + 1) * num_samples / fold.folds) - (num_samples - len(candidates))
-        drawn = leading(candidates, groups, wanted, left=fold.folds - number - 1)
+        wanted = round((number + 1) * num_samples / share.folds) - (num_samples - len(candidates))
+        drawn = leading(candidates, groups, wanted, left=share.folds - number - 1)
     return drawn
 
 

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from pipeline.core import limits
 from pipeline.core.environment import Environment, Paths
+from pipeline.core.identity import RefuseChanges, record_nothing
 from pipeline.core.observer import Observer
 from pipeline.core.prepared import PreparedRecord, read_array, shared_samples
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, Cluster, RawDataset
 from pipeline.core.refusal import counted
-from pipeline.core.stage import RefuseChanges, record_nothing
 from pipeline.core.untrusted import shown
 from pipeline.prepare import split, writer
 from pipeline.prepare.params import PrepareParams
@@ -77,8 +77,7 @@ def read_and_store(params: PrepareParams, paths: Paths, environment: Environment
     with progress("prepare", total, "samples") as advance:
         source = params.source.model_dump(mode="json")
         record = writer.write(raw_dataset, assigned, paths.prepared, source=source, advance=advance, cluster=environment.cluster)
-    shares = {VALID: params.source.valid, TEST: params.source.test}
-    for name, share in shares.items():
+    for name, share in ((VALID, params.source.valid), (TEST, params.source.test)):
         if name in raw_dataset.targets and share and not params.source.divides:
             print(f"prepare: {name}: the dataset has its own {name} split, so source.{name} is not used")
     if shared := shared_samples(record.splits):

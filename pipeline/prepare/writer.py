@@ -92,7 +92,10 @@ def store(
             for summary in stored.summaries:
                 statistics.add(summary)
             advance(len(stored.positions))
-    targets = {name: targets_of(name, raw_dataset, assigned, kept) for name in planned}
+    targets = {
+        name: np.concatenate([raw_dataset.targets[split][(names == name) & kept[split]] for split, names in assigned.items()])
+        for name in planned
+    }
     if lost := [name for name, numbers in targets.items() if not len(numbers)]:
         raise Refusal(f"source.root: every sample of the {lost[0]} split is corrupt: repair or replace the samples")
     task.refuse_unlearnable(targets[TRAIN], "train without its corrupt samples")
@@ -123,10 +126,6 @@ class StoredRows:
             self.complete += rows.length
             self.digest.advance(self.file.offset(self.complete))
 
-    def close_gaps(self) -> None:
-        self.file.close_gaps(self.ranges)
-        self.digest = files.ChunkedDigest(self.file.draft, self.pool)  # rows have moved, and the header has changed
-
 
 def plan(assigned: Assigned) -> tuple[dict[str, int], dict[str, NDArray[np.int64]]]:
     """Return the number of samples of each split that has any; and the row of each sample in the file of its split, as if none was corrupt.
@@ -141,11 +140,6 @@ def plan(assigned: Assigned) -> tuple[dict[str, int], dict[str, NDArray[np.int64
             rows[split][chosen] = planned[name] + np.arange(len(chosen))
             planned[name] += len(chosen)
     return {name: count for name, count in planned.items() if count}, rows
-
-
-def targets_of(name: str, raw_dataset: RawDataset, assigned: Assigned, kept: Mapping[str, NDArray[np.bool_]]) -> NDArray[Any]:
-    """Return the targets of the split `name`, in the order of the rows. `kept` is True for the samples that are not corrupt."""
-    return np.concatenate([raw_dataset.targets[split][(names == name) & kept[split]] for split, names in assigned.items()])
 
 
 def also_in(digests: Mapping[str, NDArray[np.uint64]]) -> dict[str, dict[str, int]]:
@@ -182,7 +176,8 @@ def finish(inputs: StoredRows, targets: NDArray[Any], folder: Path, *, planned: 
     """Close the gaps that corrupt samples left in the inputs, write the targets, and return the entry of the split in `spec.json`."""
     left_out = planned - len(targets)
     if left_out:
-        inputs.close_gaps()
+        inputs.file.close_gaps(inputs.ranges)
+        inputs.digest = files.ChunkedDigest(inputs.file.draft, inputs.pool)  # rows have moved, and the header has changed
     inputs_digest = inputs.file.finish(inputs.digest)
     stored = RowFile(folder / inputs.file.path.name.replace("inputs", "targets"), targets.shape[1:], targets.dtype)
     stored.create(len(targets))

@@ -8,9 +8,9 @@ from typing import Any
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.observer import Observer
 from pipeline.inference.model_file import Manifest
-from pipeline.runs import model_size, run_description
 from pipeline.runs import run as tracking
-from pipeline.runs.terminal import training_lines
+from pipeline.runs import run_description
+from pipeline.runs.terminal import described, training_lines
 from pipeline.train.training import Training
 
 
@@ -26,10 +26,9 @@ class StageObserver(Observer):
         graphs = {"requested": training.machine.graphs, "obstacle": training.why_eager}
         more = {"inputs": inputs, "data": str(training.train_split), "cuda_graphs": graphs}
         self.info = run_description.of_training(self.document, self.paths, self.environment, more, direction=training.plan.direction)
-        print(f"train: {model_size.described(training)}", flush=True)
+        print(f"train: {described(training)}", flush=True)
         resume_file = self.paths.run or training.saver.checkpoints.folder / "run"
-        tracked = tracking.training(self.environment, resume_file=resume_file, info=self.info)
-        self.run = self.run_context.enter_context(tracked)
+        self.run = self.run_context.enter_context(tracking.training(self.environment, resume_file=resume_file, info=self.info))
         for row in training.progress.rows:  # those that a training of another length has reported; a run leaves out what it has
             self.run.metrics(int(row["step"]), {name: value for name, value in row.items() if name != "step"})
         settings, num_samples = training.params.train, len(training.prepared.train)

@@ -1,6 +1,6 @@
 """Reads what a run recorded: where its model comes from, its metrics, what its training cost, and its ids in MLflow. Finds the run of a model."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -44,11 +44,6 @@ class Record:
     def events(self) -> list[Event]:
         """Return the events that the stages recorded."""
         return list(events.read(self.folder / events.EVENTS))
-
-    @property
-    def system(self) -> Iterator[Event]:
-        """Yield the events with the use of CPU, memory, disk and GPUs."""
-        return events.read(self.folder / events.SYSTEM)
 
     @property
     def name(self) -> str:
@@ -143,7 +138,7 @@ class Record:
             time_s=sum(end - start for start, end in sessions) / 1000,
             num_sessions=len(sessions),
             samples_per_second=median(rates) if rates else None,
-            energy_wh=energy_wh(self.system, sessions),
+            energy_wh=energy_wh(events.read(self.folder / events.SYSTEM), sessions),
             memory_megabytes={name.removeprefix(MEMORY): max(float(row[name]) for row in rows if name in row) for name in kinds},
         )
 

@@ -5,7 +5,6 @@ nothing that follows does.
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 from pipeline.core import files
@@ -27,7 +26,7 @@ class Run:
     def __init__(self, environment: Environment, open_journal: Callable[[], Journal] | None = None) -> None:
         """Open a journal by `open_journal`, and start its mirror process, unless there is one. If `open_journal` is None, tracking is off."""
         self._environment = environment
-        self._net = Net(partial(mirror.say_failure, environment, "the run continues, but its journal is incomplete"))
+        self._net = Net(self._report)
         self._journal: Journal | None = None
         self._mirror: subprocess.Popen[bytes] | None = None
         self._has_mirror = False
@@ -39,6 +38,10 @@ class Run:
                     # the mirror of `train` is still there when `evaluate` begins
                     self._has_mirror = journal.is_mirrored(folder)
                     self._mirror = None if self._has_mirror else mirror.start(folder, environment)
+
+    def _report(self, error: Exception) -> None:
+        message = f"the run continues, but its journal is incomplete: {type(error).__name__}: {error}"
+        Address.of(self._environment).say(message, failed=True)
 
     @property
     def folder(self) -> Path | None:
@@ -108,35 +111,31 @@ def training(environment: Environment, *, resume_file: Path, info: RunInfo, stag
             return Journal.reopen(folder, stage=stage, info=info)
         name = name or journal.new_name(environment.root)
         files.write_text(resume_file, name + "\n")  # first: after a kill in between, an unnamed journal would become a second run
-        return Journal.create(environment.root, name=name, stage=stage, info=info, experiment=experiment(environment, info))
+        experiment = environment.mlflow_experiment_name or info.experiment
+        return Journal.create(environment.root, name=name, stage=stage, info=info, experiment=experiment)
 
     return tracked(environment, open_journal, is_followed=environment.summary_follows or bool(environment.dvc_stage))
 
 
-def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str = "evaluate") -> AbstractContextManager[Run]:
-    """Record something about the model file `model`, for example an evaluation, in the run that trained it.
+def addition(environment: Environment, model: Path, *, info: RunInfo) -> AbstractContextManager[Run]:
+    """Record an evaluation of the model file `model` in the run that trained it.
 
-    `info` is the metadata to add, and `stage` the name of the stage. Reopen the journal of that run. If this checkout does not have that
-    journal, or another process is writing it, create a new journal. The new journal is sent to the run that trained the model. If MLflow
-    does not have that run, it becomes a new run.
+    `info` is the metadata to add. Reopen the journal of that run. If this checkout does not have that journal, or another process is writing
+    it, create a new journal. The new journal is sent to the run that trained the model. If MLflow does not have that run, it becomes a new
+    run.
     """
 
     def open_journal() -> Journal:
         digest = files.digest(model)
         if found := record.run_of_model(environment.root, digest):
             with suppress(BlockingIOError):  # another process is writing this journal
-                return Journal.reopen(found.folder, stage=stage, info=info, amends=True)
-        more = {"experiment": experiment(environment, info), "model_sha256": digest}
-        new = Journal.create(environment.root, stage=stage, info=info, **more)
+                return Journal.reopen(found.folder, stage=record.EVALUATE, info=info, amends=True)
+        experiment = environment.mlflow_experiment_name or info.experiment
+        new = Journal.create(environment.root, stage=record.EVALUATE, info=info, experiment=experiment, model_sha256=digest)
         new.model(model)  # has no effect if the run in MLflow already has the model
         return new
 
     return tracked(environment, open_journal, is_followed=environment.summary_follows)
-
-
-def experiment(environment: Environment, info: RunInfo) -> str:
-    """Return the name of the MLflow experiment: the one that the user has set when the journal begins, or else that of the data."""
-    return environment.mlflow_experiment_name or info.experiment
 
 
 @contextmanager

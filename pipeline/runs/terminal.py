@@ -1,4 +1,4 @@
-"""The lines that a training prints: a status line at the bottom of a terminal, rewritten in place, and lines that stay above it."""
+"""The lines that a training prints: the size of its model, a status line at the bottom of a terminal, rewritten in place, and lines that stay above it."""
 
 import math
 import os
@@ -9,18 +9,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
+import numpy as np
 import psutil
 import torch
+from torch import nn
 
 from pipeline.core import limits
+from pipeline.inference import networks
+from pipeline.inference.batch import without_padding
 from pipeline.inference.digits import rounded
+from pipeline.inference.networks import Model
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pipeline.train.params import LoopSettings
+    from pipeline.core.spec import Spec
+    from pipeline.train.params import LoopSettings, TrainParams
+    from pipeline.train.training import Training
 
 ERASE_BELOW = "\r\x1b[J"
 
@@ -261,3 +268,65 @@ def training_lines(
             yield lines(line.show, every_s=LIVE_EVERY_S, is_live=stdout.isatty())
     else:
         yield lines(lambda fields: print(", ".join(fields), flush=True), every_s=LINE_EVERY_S)
+
+
+SAMPLES = 2
+"""BatchNorm needs two samples. What is counted is divided by this number."""
+
+
+class Forward(NamedTuple):
+    """The forward pass of one sample: its FLOPs, and the numbers that all layers output. `num_weights` is the number of parameters."""
+
+    flops: float
+    num_outputs: float
+    num_weights: int
+
+
+def count_forward(params: "TrainParams", spec: "Spec", longest: int | None = None) -> Forward | None:
+    """Count the forward pass of a sample, of a text with the length to which a batch with the `longest` is cut (None: the full length).
+
+    Nothing is computed: the network is on torch's meta device. Return None if the network cannot run on the meta device, for example because it needs pretrained weights or values of tensors.
+    """
+    from torch.utils.flop_counter import FlopCounterMode  # late: it imports Triton
+
+    num_outputs = 0
+
+    def add(module: nn.Module, _: object, output: object) -> None:
+        nonlocal num_outputs
+        if isinstance(output, torch.Tensor) and not any(module.children()):
+            num_outputs += output.numel()
+
+    try:
+        with torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter, torch.no_grad():
+            network = networks.build_on_meta(params.model, spec)
+            if network is None:
+                return None
+            params.model.add_updates(network, frozenset())
+            for module in network.modules():
+                module.register_forward_hook(add)
+            model = Model(network, networks.preprocessing(spec.inputs, channels_last=False).to("meta")).train()
+            inputs = torch.empty((SAMPLES, *spec.inputs.row_shape), dtype=getattr(torch, np.dtype(spec.inputs.dtype).name), device="meta")
+            model(without_padding(inputs, None if longest is None else torch.tensor([longest])))
+    except Exception:  # whatever a model of one's own raises: if a training raises it too, that reports it with place and remedy
+        return None
+    num_weights = sum(parameter.numel() for parameter in network.parameters())
+    return Forward(counter.get_total_flops() / SAMPLES, num_outputs / SAMPLES, num_weights)
+
+
+def described(training: "Training") -> str:
+    """Return how large the model of a training is, such as `680,710 parameters, 21 MFLOPs for a sample (forward)`."""
+    parameters, lengths = training.state.parameters, training.prepared.train.lengths
+    num_parameters, num_trained = (sum(each.numel() for each in parameters if each.requires_grad or frozen) for frozen in (True, False))
+    trained = f" ({num_trained:,} trained)" if num_trained < num_parameters else ""
+    forward = count_forward(training.params, training.prepared.spec, None if lengths is None else int(lengths.max()))
+    flops = f", {si(forward.flops)}FLOPs for a sample (forward)" if forward else ""
+    return f"{num_parameters:,} parameters{trained}{flops}"
+
+
+def si(value: float) -> str:
+    """Return a number with an SI prefix and a space, such as `1.2 M`."""
+    for prefix in ("", "k", "M", "G"):
+        if value < 999.5:
+            return f"{value:.3g} {prefix}"
+        value /= 1000
+    return f"{quantity(value)} T"

@@ -1,8 +1,9 @@
 """Images that a table lists with their labels: their paths in a folder, or the encoded images themselves in Parquet files."""
 
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -101,13 +102,9 @@ class Settings(LabelSettings, ImageFileSettings):
         else:
             tree = Folder(self.root)
             names = located(rows, tree.listing().files, self.root)
-        positions: Counter[str] = Counter()
-        samples = list[Sample]()
-        for name, row in zip(names, rows, strict=True):
-            samples.append(Sample(name, row.split, positions[row.split]))
-            positions[row.split] += 1
-        groups = partial(labelled.groups, self.group_column) if self.group_column is not None else None
-        return tree, ClassFolders((), samples, labelled.targets, notes=labelled.notes, task=labelled.task, groups=groups)
+        positions = defaultdict[str, Iterator[int]](count)
+        samples = [Sample(name, row.split, next(positions[row.split])) for name, row in zip(names, rows, strict=True)]
+        return tree, ClassFolders((), samples, labelled.targets, notes=labelled.notes, task=labelled.task, groups=self.groups(labelled))
 
     def inside(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix() if path != self.root else ""

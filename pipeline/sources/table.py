@@ -3,14 +3,12 @@
 import time
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import Field
 
 from pipeline.core.cells import Floats, Kind
 from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset
@@ -20,49 +18,28 @@ from pipeline.core.untrusted import shown
 from pipeline.inputs.table.description import MOST_COLUMNS
 from pipeline.prepare.columns import Doubt, LeftOut, Survey, marks_added, unclear
 from pipeline.prepare.inputs.table import KINDS, OF_KIND, Part, Statistics, TableSettings
-from pipeline.prepare.label_params import LabelSettings
-from pipeline.prepare.params import Duplicates
+from pipeline.prepare.label_params import LabelSettings, RowSettings
 from pipeline.prepare.reading import labelled_tables, tables
 from pipeline.prepare.reading.cells import texts
 from pipeline.prepare.reading.labelled_tables import Labelled, Samples
 from pipeline.prepare.reading.labels import ClassLabels, Labels, NumberLabels
 from pipeline.prepare.reading.parquet import MissingColumn
-from pipeline.prepare.reading.streams import UTF8, Encoding
 from pipeline.prepare.reading.tables import TABLES, Block, FaultyRows, Tables, find_tables
 from pipeline.prepare.rows import row_contents
 
 MOST_NAMED = 20
 
 
-class Settings(LabelSettings, TableSettings):
+class Settings(RowSettings, LabelSettings, TableSettings):
     """Reads the rows of tables of any size. `root` is a table, or a folder or archive with a table for each split, as for labelled
     texts. All columns are inputs, except those of the label and the split, and those that are left out, which `prepare` names.
 
     A cell has no value if it is empty, or one of `?`, `NA`, `N/A`, `NaN`, `null` and `None`, or of `missing`.
     """
 
-    untrusted: ClassVar[bool] = True
     name: Literal["table"]
-    duplicates: Duplicates
-    table: Annotated[str, Field(min_length=1, max_length=255)] | None
-    """Which of several tables in the folder `source.root` are read: the name of that of train, beside which those of other splits count, or a pattern such
-    as `sales_*.csv`. Null if only one set of them is there."""
-    split_column: Column | None
-    """The column with the split of each row, `train`, `valid` or `test`, or truth values as for labelled texts. Null if there is none."""
-    encoding: Encoding
-    """The encoding of the files, by its name for Python, such as `utf-8` or `gbk`. A byte order mark counts more. Parquet has its own."""
-    on_corrupt: Literal["fail", "skip"]
-    """How to handle a row without a label: `fail` stops the stage and lists them; `skip` leaves them out, and says how many."""
 
-    RECOMMENDED: ClassVar = {
-        "root": "data/raw/table.csv",
-        "duplicates": "keep",
-        "table": None,
-        "label_column": None,
-        "split_column": None,
-        "encoding": UTF8,
-        "on_corrupt": "fail",
-    }
+    RECOMMENDED: ClassVar = {"root": "data/raw/table.csv", "duplicates": "keep", "label_column": None}
     ADDED: ClassVar = {"on_corrupt": "fail"}
 
     def tables(self) -> Tables:
@@ -81,9 +58,7 @@ class Settings(LabelSettings, TableSettings):
             rows.labelled.targets,
             rows.statistics.blocks,
             rows.fit,
-            drawing_keys=partial(rows.keys, together=together)
-            if self.group_column is None
-            else partial(rows.labelled.groups, self.group_column),
+            drawing_keys=self.groups(rows.labelled) or partial(rows.keys, together=together),
             together=together or self.group_column is not None,
             sample_keys=rows.labelled.keys,
             notes=(*notes, *rows.labelled.notes),
@@ -239,16 +214,11 @@ class TableRows:
 
     def converted(self) -> Generator[tuple[Samples, Floats]]:
         """Yield the rows with the values of their inputs. Raises Refusal, which lists the lines, if some have no number or date where one belongs."""
-        faulty = dict[Path, FaultyRows]()
         self.statistics.filled = 0
-        for samples in self.labelled.samples(self.names):
-            found = faulty.setdefault(samples.path, FaultyRows(samples.path))
-            found.num_rows += len(samples.lines)
+        for samples, faulty in self.labelled.checked_samples(self.names):
 
-            def add(rows: NDArray[np.bool_], refusal: Refusal, samples: Samples = samples, found: FaultyRows = found) -> None:
-                found.add(samples.lines[rows], refusal)
+            def add(rows: NDArray[np.bool_], refusal: Refusal, samples: Samples = samples, faulty: FaultyRows = faulty) -> None:
+                faulty.add(samples.lines[rows], refusal)
 
             cells = [samples.cells[part.name] for part in self.statistics.parts]
             yield samples, self.statistics.add_rows(samples.split, int(samples.positions[0]), cells, add)
-        for found in faulty.values():
-            found.refuse()

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import ValidationInfo, field_validator
 
 from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset
 from pipeline.core.refusal import Refusal
@@ -18,19 +18,18 @@ from pipeline.core.untrusted import reason, shown
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs.text import TextSettings
 from pipeline.prepare.inputs.tokens import BLOCK_TEXTS, ReadTexts, Texts, TokenizedTexts, texts_of
-from pipeline.prepare.label_params import LabelColumns, LabelSettings
-from pipeline.prepare.params import Duplicates
+from pipeline.prepare.label_params import LabelColumns, LabelSettings, RowSettings
 from pipeline.prepare.reading import archives, labelled_tables, line_files, streams, tables
 from pipeline.prepare.reading.class_folders import ClassFolders, find_classes
 from pipeline.prepare.reading.file_tree import READ_ERRORS, Tree
 from pipeline.prepare.reading.labelled_tables import Labelled, Part
 from pipeline.prepare.reading.labels import ClassLabels, Labels
-from pipeline.prepare.reading.streams import UTF8, Encoding
+from pipeline.prepare.reading.streams import UTF8
 from pipeline.prepare.reading.tables import TABLES, Columns, Tables, find_tables, visible_files
 from pipeline.tasks.classification.targets import ClassTargets
 
 
-class Settings(LabelSettings, TextSettings):
+class Settings(RowSettings, LabelSettings, TextSettings):
     """Reads labelled texts of any number. `root` is one of:
 
     - a table: a `.tsv`, `.csv`, `.jsonl`, `.ndjson`, `.json` or `.parquet` file;
@@ -46,37 +45,15 @@ class Settings(LabelSettings, TextSettings):
     A split valid or test that `root` does not have is split off from the texts of train, with the share `source.valid` or `source.test`.
     """
 
-    untrusted: ClassVar[bool] = True
     name: Literal["text_classification"]
-    duplicates: Duplicates
-    table: Annotated[str, Field(min_length=1, max_length=255)] | None
-    """Which of several tables or files in the folder `source.root` are read: the name of that of train, beside which those of other splits count,
-    or a pattern such as `reviews_*.csv`. Null if only one set of them is there."""
     text_column: Column | None
     """The column with the text: its name in the first line or, in a file without a line of names, its number from 1. The key in JSON lines.
     Null for files by class."""
     label_column: LabelColumns | None
     """The column with the label, in the same way as `text_column`. For a regression, it may be a list of columns; for classes, a list of columns of 0
     and 1, where the name of that with the 1 is the label."""
-    split_column: Column | None
-    """The column with the split of each row: `train`, `valid` or `test`, or truth values in a column called, for example, `is_test`. Null if
-    there is none."""
-    encoding: Encoding
-    """The encoding of the files, by its name for Python, such as `utf-8` or `gbk`. A byte order mark counts more. Parquet has its own."""
-    on_corrupt: Literal["fail", "skip"]
-    """How to handle a row or line with an empty text, or a row with the names of the columns again: `fail` stops the stage and lists them; `skip`
-    leaves them out, and says how many. A file that is one text must not be empty."""
 
-    RECOMMENDED: ClassVar = {
-        "root": "data/raw/texts",
-        "duplicates": "together",
-        "table": None,
-        "text_column": None,
-        "label_column": None,
-        "split_column": None,
-        "encoding": UTF8,
-        "on_corrupt": "fail",
-    }
+    RECOMMENDED: ClassVar = {"root": "data/raw/texts", "duplicates": "together", "text_column": None, "label_column": None}
     ADDED: ClassVar = {"duplicates": "keep", "table": None, "split_column": None, "encoding": UTF8, "on_corrupt": "fail"}
 
     @field_validator("split_column")
@@ -106,8 +83,7 @@ class Settings(LabelSettings, TextSettings):
             parts, notes = line_files.of_lines(files, columns, self.root, self.encoding)
             return self.of_rows(parts, columns, self.labels, notes, workers)
         if self.text_column is None and (classes := line_files.class_files(visible_files(self.root), self.table)):
-            files_of_classes = {self.root / name: label for name, label in classes.items()}
-            parts = line_files.of_classes(files_of_classes, self.root, self.encoding)
+            parts = line_files.of_classes(classes, self.root, self.encoding)
             return self.of_rows(parts, Columns((2,), 1), ClassLabels(ClassTargets, [2]), [], workers)
         return self.open_files(workers)
 
@@ -130,7 +106,7 @@ class Settings(LabelSettings, TextSettings):
         assert columns.text is not None
         if isinstance(self.text_column, int) and self.task == "classification":
             refuse_names(labelled)
-        groups = partial(labelled.groups, self.group_column) if self.group_column is not None else None
+        groups = self.groups(labelled)
         return self.dataset(
             labelled.task,
             labelled.targets,

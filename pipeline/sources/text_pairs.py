@@ -4,24 +4,34 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import ValidationInfo, field_validator
 
 from pipeline.core.raw_dataset import TRAIN, RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.prepare.inputs.pairs import PairSettings
 from pipeline.prepare.inputs.tokens import Texts, texts_of
+from pipeline.prepare.label_params import RowSettings
 from pipeline.prepare.reading import labelled_tables, line_files
 from pipeline.prepare.reading.labelled_tables import Labelled
 from pipeline.prepare.reading.labels import TextLabels
-from pipeline.prepare.reading.streams import UTF8, Encoding
 from pipeline.prepare.reading.tables import TABLES, Columns, Tables, find_tables
 from pipeline.tasks.sequence.targets import SequenceTargets
 
 
-class Settings(PairSettings):
+class ColumnSettings(PairSettings):
+    """The columns of pairs. Their class is a base, so that pydantic has validated them before `split_column`."""
+
+    text_column: Column
+    """The column with the source text: its name in the first line or, in a file without a line of names, its number from 1. The key in JSON
+    lines."""
+    target_column: Column
+    """The column with the target text, in the same way."""
+
+
+class Settings(RowSettings, ColumnSettings):
     """Reads pairs of texts of any number. `root` is a table (a `.tsv`, `.csv`, `.jsonl`, `.ndjson`, `.json` or `.parquet` file), or a
     folder or archive with a table for each split, such as `train.csv` and `test.csv`. Any other file of text is a table whose columns have numbers.
     Or it is a folder with parallel files, such as `train.en` and `train.de`, whose lines belong together: the columns are the suffixes.
@@ -29,33 +39,9 @@ class Settings(PairSettings):
     A split valid or test that `root` does not have is split off from the pairs of train, with the share `source.valid` or `source.test`.
     """
 
-    untrusted: ClassVar[bool] = True
     name: Literal["text_pairs"]
-    table: Annotated[str, Field(min_length=1, max_length=255)] | None
-    """Which of several tables in the folder `source.root` are read: the name of that of train, beside which those of other splits count, or a
-    pattern such as `pairs_*.csv`. Null if only one set of them is there."""
-    text_column: Column
-    """The column with the source text: its name in the first line or, in a file without a line of names, its number from 1. The key in JSON
-    lines."""
-    target_column: Column
-    """The column with the target text, in the same way."""
-    split_column: Column | None
-    """The column with the split of each row: `train`, `valid` or `test`, or truth values in a column called, for example, `is_test`. Null if
-    there is none."""
-    encoding: Encoding
-    """The encoding of the files, by its name for Python, such as `utf-8` or `gbk`. A byte order mark counts more. Parquet has its own."""
-    on_corrupt: Literal["fail", "skip"]
-    """How to handle a row with an empty text: `fail` stops the stage and lists them; `skip` leaves them out, and says how many."""
 
-    RECOMMENDED: ClassVar = {
-        "root": "data/raw/pairs",
-        "table": None,
-        "text_column": "source",
-        "target_column": "target",
-        "split_column": None,
-        "encoding": UTF8,
-        "on_corrupt": "fail",
-    }
+    RECOMMENDED: ClassVar = {"root": "data/raw/pairs", "text_column": "source", "target_column": "target"}
 
     @field_validator("target_column", "split_column")
     @classmethod
@@ -79,11 +65,11 @@ class Settings(PairSettings):
         labels, notes = TextLabels(SequenceTargets, [self.target_column]), list[str]()
         if files := self.line_files():
             parts, notes = line_files.of_lines(files, columns, self.root, self.encoding)
-        else:
-            if not (paths := self.tables()):
-                remedy = f"give your table one of the suffixes {TABLES}, and in a folder call it, for example, train.csv"
-                raise Refusal(f"source.root: {self.root} is neither a table nor a folder with a table called train: {remedy}")
+        elif paths := self.tables():
             parts = labelled_tables.of_tables(paths, self.encoding, self.target_column)
+        else:
+            remedy = f"give your table one of the suffixes {TABLES}, and in a folder call it, for example, train.csv"
+            raise Refusal(f"source.root: {self.root} is neither a table nor a folder with a table called train: {remedy}")
         labelled = labelled_tables.read(parts, columns, labels, self.root, skip=self.on_corrupt == "skip")
         return replace(labelled, notes=(*labelled.notes, *notes)) if notes else labelled
 

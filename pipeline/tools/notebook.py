@@ -43,12 +43,14 @@ class Result:
     def model(self) -> Any:
         """Return the trained model, as `load_model` does: `result.model.predict(["cat.jpg"])`. It is loaded at the first use.
 
-        Raises Refusal if another training has replaced the file, and the run is not found in the current folder, or if it is a language model,
-        which `python -m pipeline generate` reads.
+        Raises Refusal if the file is gone, if another training has replaced it and the current folder is not the checkout, or if it is a
+        language model, which `python -m pipeline generate` reads.
         """
         path = Paths(self.checkout).model
         if path.is_file() and files.digest(path) == self.digest:
             return tool("predict.model").load_model(path)
+        if Path.cwd() != self.checkout:
+            raise Refusal(f"{path}: is that of another training now, and runs are found in the current folder: {change_to(self.checkout)}")
         if self.run is None:
             raise Refusal(f"{path}: is that of another training now: call `fit` again with the changes of this one, which DVC has cached")
         return tool("predict.model").load_model(self.run)
@@ -64,6 +66,10 @@ class Result:
         return f"<p>{escape(recorded.result_line(self.metrics['test']))}</p>\n" + "\n".join(images)
 
 
+def change_to(checkout: Path) -> str:
+    return f"run `import os; os.chdir({str(checkout)!r})`, then repeat it"
+
+
 def fit(changes: Mapping[str, Any] | None = None) -> Result:
     """Run `python -m pipeline repro -S KEY=VALUE` with `changes`, by dotted key, in the current folder, a checkout. Return its result.
 
@@ -73,8 +79,9 @@ def fit(changes: Mapping[str, Any] | None = None) -> Result:
     Refusal with the errors that were printed if the command fails, and if the current folder is no checkout.
     """
     if not Path("dvc.yaml").is_file():
-        remedy = f"run `import os; os.chdir({str(Path(__file__).parents[2])!r})`, then repeat it"
-        raise Refusal(f"{Path.cwd()}: `fit` trains in the current folder, and this one is no checkout: {remedy}")
+        raise Refusal(
+            f"{Path.cwd()}: `fit` trains in the current folder, and this one is no checkout: {change_to(Path(__file__).parents[2])}"
+        )
     command = [sys.executable, "-m", "pipeline", "repro"]
     for key, value in (changes or {}).items():
         command += ["-S", f"{key}={text_of(key, value)}"]
@@ -108,12 +115,15 @@ def run(command: Sequence[str], lock: int) -> None:
 
 def text_of(key: str, value: Any) -> str:
     """Return a value as `set` takes it: one of Python or NumPy, or a path. Raises Refusal for any other."""
+    if getattr(getattr(value, "dtype", None), "kind", "") == "f":
+        value = value.astype(str).astype(float)  # float32(0.003) is 0.003, not 0.003000000026
     value = os.fspath(value) if isinstance(value, os.PathLike) else value.tolist() if hasattr(value, "tolist") else value
     try:
         return on_one_line(value)
     except TypeError:
-        problem = f"a value of the type {type(value).__name__} cannot be written into params.yaml"
-        raise Refusal(f"{key}: {problem}: give a number, a text, a list or a dict") from None
+        raise Refusal(
+            f"{key}: a value of the type {type(value).__name__} cannot be written into params.yaml: give a number, a text, a list or a dict"
+        ) from None
 
 
 def result(paths: Paths, environment: Environment) -> Result:

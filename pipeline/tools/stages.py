@@ -11,9 +11,9 @@ from pathlib import Path
 
 from pipeline.core import interruption
 from pipeline.core.environment import Environment, Paths
+from pipeline.core.identity import RefuseChanges, StageInputs, record_nothing, refuse_other_source
 from pipeline.core.observer import Observer, unfailing
 from pipeline.core.params import adding_lines, load
-from pipeline.core.stage import RefuseChanges, StageInputs, record_nothing, refuse_other_source
 from pipeline.core.yaml_document import Document
 from pipeline.tools import checkout_lock
 

@@ -17,7 +17,7 @@ from pipeline.core.raw_dataset import TRAIN, VALID
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.inference.machine import Machine, set_determinism
-from pipeline.runs import model_size
+from pipeline.runs.terminal import count_forward
 from pipeline.tools import tool
 from pipeline.train.params import TrainParams
 
@@ -53,7 +53,7 @@ def counted(params: TrainParams, spec: Spec) -> StepTime | None:
 
     Return None if it cannot be counted, because the model needs pretrained weights, or values that tensors on the device meta do not have.
     """
-    forward = model_size.count_forward(params, spec)
+    forward = count_forward(params, spec)
     if forward is None:
         return None
     return StepTime((1 + BACKWARD) * (forward.flops / FLOPS + forward.num_outputs / VALUES), STEP_S + forward.num_weights / WEIGHTS)

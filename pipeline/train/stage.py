@@ -7,12 +7,12 @@ from typing import Any
 
 from pipeline.core import files, identity, interruption
 from pipeline.core.environment import Environment, Paths
+from pipeline.core.identity import ChangedInPlace, RefuseChanges
 from pipeline.core.interruption import Interrupted, Interruption
 from pipeline.core.observer import Observer, ending
 from pipeline.core.prepared import Prepared
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal, Unavailable
-from pipeline.core.stage import ChangedInPlace, RefuseChanges
 from pipeline.inference import model_file, torch_errors
 from pipeline.inference.digits import rounded
 from pipeline.inference.machine import Machine, set_determinism

@@ -19,7 +19,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipeline.__main__ import main
-from pipeline.core import stage
+from pipeline.core import identity
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Unavailable
 from pipeline.evaluate import stage as evaluate_stage
@@ -39,7 +39,7 @@ CLASSES = ("cat", "dog")
 SOURCE = project.IMAGE_FOLDER | {"valid": 0.1, "image_size": 6, "channels": 1}
 IMAGES = "data/raw/images"
 ARRAY, MODEL, CODE = Path("data/prepared/train-inputs.npy"), Path("models/model.safetensors"), Path("pipeline/train/engine/fit.py")
-WITHOUT_IGNORED = stage.without_ignored
+WITHOUT_IGNORED = identity.without_ignored
 LOOP = (training.Training, "save_when_due")
 Edit = Callable[[], object]
 
@@ -58,8 +58,8 @@ def source(root: str, **changes: object) -> dict[str, object]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
-    monkeypatch.setattr(stage, "SETTLES_WITHIN_S", 0.0)
-    monkeypatch.setattr(stage, "without_ignored", lambda names, _: names)  # one test asks DVC, which takes a second
+    monkeypatch.setattr(identity, "SETTLES_WITHIN_S", 0.0)
+    monkeypatch.setattr(identity, "without_ignored", lambda names, _: names)  # one test asks DVC, which takes a second
     monkeypatch.chdir(project.make(tmp_path))
     write_folder(tmp_path / IMAGES, images())
     project.write_params(tmp_path, source(IMAGES))
@@ -134,8 +134,8 @@ def test_a_file_that_prepare_does_not_read_may_be_added(folder: Path, monkeypatc
 
 
 def test_a_file_that_dvc_ignores_may_be_added(folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr(stage, "without_ignored", WITHOUT_IGNORED)
-    monkeypatch.setattr(stage.subprocess, "run", lambda *_, **given: SimpleNamespace(stdout=given["input"]))
+    monkeypatch.setattr(identity, "without_ignored", WITHOUT_IGNORED)
+    monkeypatch.setattr(identity.subprocess, "run", lambda *_, **given: SimpleNamespace(stdout=given["input"]))
     after(prepare_stage.writer, "store", (folder / IMAGES / "cat/0.bmp").touch, monkeypatch)
     assert by_dvc("prepare", monkeypatch) == 0
 
@@ -259,14 +259,14 @@ def test_a_file_that_cannot_be_read_at_the_end_is_no_reason_to_begin_again(prepa
 
 def test_an_edit_that_is_soon_undone_is_no_error(prepared: Path, monkeypatch) -> None:
     """`dvc exp run --queue` changes the checkout for a second."""
-    monkeypatch.setattr(stage, "SETTLES_WITHIN_S", 60.0)
+    monkeypatch.setattr(identity, "SETTLES_WITHIN_S", 60.0)
     before, undone = Path("params.yaml").read_bytes(), []
 
     def undo() -> None:
         undone.append(Path("params.yaml").read_bytes() != before)
         Path("params.yaml").write_bytes(before)
 
-    after(stage.StageInputs, "change", undo, monkeypatch)
+    after(identity.StageInputs, "change", undo, monkeypatch)
     after(*LOOP, lambda: widen(prepared), monkeypatch)
     assert by_dvc("train", monkeypatch) == 0
     assert undone == [True]

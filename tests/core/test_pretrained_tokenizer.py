@@ -8,10 +8,9 @@ import pytest
 from pydantic import ValidationError
 from tokenizers import Tokenizer as Library
 
-from pipeline.core import normalization as module
-from pipeline.core.normalization import parts
-from pipeline.core.pretrained_tokenizer import PretrainedDescription
-from pipeline.core.tokenizer import Tokenizer
+from pipeline.core import tokenizer as module
+from pipeline.core.tokenizer import Tokenizer, parts
+from pipeline.core.tokenizer_description import PretrainedDescription
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.reading import tokenizer_json
 from tests.pretrained_tokenizers import FAMILIES, SIZE, file, hostile

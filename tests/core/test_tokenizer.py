@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pipeline.core.normalization import normalize, pieces
 from pipeline.core.refusal import Refusal
-from pipeline.core.tokenizer import Tokenizer
+from pipeline.core.tokenizer import Tokenizer, normalize, pieces
 from pipeline.core.tokenizer_description import END, LONGEST_TOKEN, MOST_TOKENS, NUM_SPECIAL, PAD, UNKNOWN, TokenizerDescription
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs.text import PARALLELISM, fit

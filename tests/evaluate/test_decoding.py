@@ -8,7 +8,7 @@ from torch import nn
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import MODELS
-from pipeline.evaluate import decoding
+from pipeline.evaluate.generation import decode
 from pipeline.evaluate.text_scores import bleu, chrf
 from pipeline.inference.networks import Model
 from tests import texts
@@ -48,7 +48,7 @@ def log_probabilities(model: Model, source: torch.Tensor, tokens: list[int]) -> 
 def test_a_beam_that_is_wide_enough_finds_the_text_with_the_best_mean(model: Model) -> None:
     short = PAIRS.model_copy(update={"target_length": 4})
     num_steps = short.target_length - 1
-    for source, found in zip(sources(), decoding.decode(model, sources(), short, beam=64), strict=True):
+    for source, found in zip(sources(), decode(model, sources(), short, beam=64), strict=True):
         scores = {}
         for length in range(num_steps + 1):
             for tokens in itertools.product((3, 4, 5), repeat=length):
@@ -60,7 +60,7 @@ def test_a_beam_that_is_wide_enough_finds_the_text_with_the_best_mean(model: Mod
 
 @torch.inference_mode()
 def test_a_narrow_beam_keeps_the_beginnings_with_the_best_means(model: Model) -> None:
-    for source, found in zip(sources(), decoding.decode(model, sources(), PAIRS, beam=2), strict=True):
+    for source, found in zip(sources(), decode(model, sources(), PAIRS, beam=2), strict=True):
         kept: list[tuple[float, list[int]]] = [(0.0, [])]
         for _ in range(PAIRS.target_length - 1):
             longer = [each for each in kept if END in each[1]]
@@ -72,15 +72,15 @@ def test_a_narrow_beam_keeps_the_beginnings_with_the_best_means(model: Model) ->
 
 
 def test_a_text_does_not_depend_on_the_others_beside_it(model: Model) -> None:
-    together = decoding.decode(model, sources(), PAIRS, beam=3)
-    assert together == [decoding.decode(model, source[None], PAIRS, beam=3)[0] for source in sources()]
+    together = decode(model, sources(), PAIRS, beam=3)
+    assert together == [decode(model, source[None], PAIRS, beam=3)[0] for source in sources()]
 
 
 def test_a_diverged_model_is_refused(model: Model) -> None:
     with torch.no_grad():
         model.network.head.weight.fill_(torch.nan)
     with pytest.raises(Refusal, match="its training diverged"):
-        decoding.decode(model, sources(), PAIRS)
+        decode(model, sources(), PAIRS)
 
 
 TEXTS = ["the cat sat on the mat .", "A dog", "", "\u00fcn\u00efcode w\u00f6rds\there", "same text"]

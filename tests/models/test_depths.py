@@ -11,7 +11,7 @@ from pipeline.core.registry import MODELS
 from pipeline.core.spec import Spec
 from pipeline.inference import networks
 from pipeline.models.torchvision import BLOCK_NAMES
-from pipeline.train.engine import parameter_groups
+from pipeline.train.engine import optimizers
 from tests.models import text_models
 from tests.specs import image_spec
 
@@ -55,7 +55,7 @@ def layers(settings: dict[str, Any], spec: Spec) -> dict[int, list[str]]:
     model = MODELS.settings(settings["name"])(**{"weights": None} | settings)
     network = networks.build_on_meta(model, spec)
     assert network is not None
-    depth = parameter_groups.depths(network)
+    depth = optimizers.depths(network)
     found: dict[int, list[str]] = {}
     for name, parameter in network.named_parameters():
         found.setdefault(depth[id(parameter)], []).append(name)
@@ -80,7 +80,7 @@ def test_every_architecture_of_torchvision_has_known_blocks_or_none() -> None:
     assert modules - tested == {"alexnet", "vgg"}
     assert not WITHOUT_BLOCKS & set(BLOCK_NAMES)
     with torch.device("meta"), pytest.raises(Refusal, match=r"optimizer\.layer_decay: this model has no blocks"):
-        parameter_groups.depths(models.vgg11())
+        optimizers.depths(models.vgg11())
 
 
 @pytest.mark.parametrize(("settings", "deepest"), OWN, ids=lambda value: text_models.title(value) if isinstance(value, dict) else None)

@@ -62,6 +62,20 @@ SOURCES: dict[str, tuple[type[Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target_column": 2}, "source.target_column: must be of the same kind as text_column: both a name, or both a number"),
+        ({"target_column": "source"}, "source.target_column: must be another column than text_column"),
+        ({"split_column": 3}, "source.split_column: must be of the same kind as text_column: both a name, or both a number"),
+        ({"split_column": "source"}, "source.split_column: must be another column than text_column"),
+    ],
+)
+def test_the_columns_of_pairs_are_of_one_kind_and_differ(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(Refusal, match=re.escape(message)):
+        params(text_pairs.Settings, tmp_path, **changes)
+
+
 def run(case: str, root: Path) -> Prepared:
     settings, changes = SOURCES[case]
     prepare(params(settings, root, **{"valid": 0.2, "test": 0.2, **changes}), Paths(root.parent / "top"), Environment())

@@ -271,6 +271,7 @@ def test_a_tokenizer_that_would_not_fit_into_the_model_file_is_refused(tmp_path)
         ({"max_length": 0}, "source.max_length: should be"),
         ({"label_column": "label"}, "source.text_column: must be of the same kind as label_column"),
         ({"label_column": 2}, "source.text_column: must be another column than label_column"),
+        ({"split_column": "split"}, "source.split_column: must be of the same kind as label_column: both a name, or both a number"),
         ({"text_column": 0}, "source.text_column"),
     ],
 )

@@ -12,9 +12,9 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.core import files
 from pipeline.core.environment import Paths
+from pipeline.core.identity import refuse_other_source
 from pipeline.core.params import load
 from pipeline.core.prepared import Prepared
-from pipeline.core.stage import refuse_other_source
 from pipeline.core.yaml_document import Document
 from pipeline.prepare.params import PrepareParams
 from tests.tools.parameters import Parameters

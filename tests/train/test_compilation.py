@@ -14,7 +14,7 @@ from torchvision import models
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.inference import machine
-from pipeline.train import beginning, blocks, memory_format
+from pipeline.train import beginning, blocks
 from tests import texts
 from tests.conftest import preset
 from tests.laws.test_resuming import AIRBENCH, CONVNET, OF_TEXT
@@ -150,12 +150,12 @@ def test_auto_selects_by_device_precision_and_convolutions(train_params, build, 
     divided = train_params({"train.channels_last": "auto", "train.sharding": "full"}).train
     with torch.device("meta"):
         network = build()
-    found = [memory_format.choose(settings, network, precision, torch.device(device)) for device, precision in WHERE]  # type: ignore[arg-type]
+    found = [beginning.choose_channels_last(settings, network, precision, torch.device(device)) for device, precision in WHERE]  # type: ignore[arg-type]
     assert found == expected
-    assert not memory_format.choose(divided, network, "bf16", torch.device("cuda")), "FSDP2 needs weights in contiguous order"
+    assert not beginning.choose_channels_last(divided, network, "bf16", torch.device("cuda")), "FSDP2 needs weights in contiguous order"
     for value in (True, False):
         fixed = train_params({"train.channels_last": value}).train
-        assert memory_format.choose(fixed, network, "bf16", torch.device("cuda")) is value
+        assert beginning.choose_channels_last(fixed, network, "bf16", torch.device("cuda")) is value
 
 
 def test_auto_trains_to_the_bytes_of_the_value_that_it_selects(train_params, prepared) -> None:
@@ -164,7 +164,7 @@ def test_auto_trains_to_the_bytes_of_the_value_that_it_selects(train_params, pre
     for training in trained:
         run(training)
     auto, chosen, other = (training.state for training in trained)
-    expected = memory_format.is_faster(auto.model.network, "fp32", auto.device)
+    expected = beginning.is_channels_last_faster(auto.model.network, "fp32", auto.device)
     assert auto.model.channels_last is expected
     assert same(weights(auto), weights(chosen if expected else other))
 

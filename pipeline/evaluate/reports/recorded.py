@@ -56,7 +56,7 @@ def read(path: Path) -> tuple[dict[str, Any], str]:
         of = str(content[MODEL])
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro`") from None
-    except (ValueError, LookupError, TypeError, StopIteration):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
         raise Refusal(f"{path}: was not written by this version of the pipeline: run `dvc repro -f evaluate`") from None
     return found, of
 

@@ -119,10 +119,9 @@ class BatchIndex:
     def part(self, positions: slice) -> "BatchIndex":
         if positions == slice(0, len(self)):
             return self
-        draws = None if self.draws is None else self.draws[:, positions]
-        lengths = None if self.lengths is None else self.lengths[positions]
-        num_targets = None if self.num_targets is None else self.num_targets[positions]
-        return BatchIndex(self.rows[positions], self.targets[positions], draws, lengths, num_targets)
+        optional = (self.draws, self.lengths, self.num_targets)
+        parts = (None if tensor is None else tensor[..., positions] for tensor in optional)
+        return BatchIndex(self.rows[positions], self.targets[positions], *parts)
 
 
 def joined(batch_indices: Sequence[BatchIndex]) -> BatchIndex:

@@ -130,20 +130,16 @@ class BlockBatch:
 
     def parts(self, max_size: int, lane: int = 0) -> Iterator[Batch]:
         """Yield the micro-batches of lane number `lane` of this process. They have at most `max_size` samples. Their sizes differ by at most
-        one.
+        one; larger ones come first.
 
         If mixup or CutMix is on, the targets are class probabilities (n, classes).
         """
         num_parts, first = self.num_parts(max_size), lane * self.lane_size
+        size, num_larger = divmod(self.lane_size, num_parts)
         for number in range(num_parts):
-            cut = bounds(number, num_parts, self.lane_size)
-            yield self.part(slice(first + cut.start, first + cut.stop))
-
-    def part(self, positions: slice) -> Batch:
-        """Return the samples at `positions` of the batch as a micro-batch."""
-        if not self.gathers_whole_block:
-            return self.made(positions)
-        return Batch(*(tensor[positions] for tensor in self.gathered))
+            positions = slice(first, first + size + (number < num_larger))
+            first = positions.stop
+            yield Batch(*(tensor[positions] for tensor in self.gathered)) if self.gathers_whole_block else self.made(positions)
 
     @cached_property
     def gathered(self) -> tuple[Tensor, Tensor]:
@@ -227,13 +223,3 @@ def next_tokens(windows: Tensor, *, pad: int | None = None) -> Batch:
     if pad is not None:
         targets.masked_fill_((inputs == pad) | (targets == pad), IGNORED)
     return Batch(inputs, targets)
-
-
-def bounds(number: int, num_parts: int, length: int) -> slice:
-    """Divide `length` positions into `num_parts` parts, and return the slice of part `number`, counted from 0.
-
-    The sizes of the parts differ by at most one; larger parts come first.
-    """
-    size, longer = divmod(length, num_parts)
-    first = number * size + min(number, longer)
-    return slice(first, first + size + (number < longer))

@@ -113,9 +113,11 @@ class CorpusSettings(TextSettings):
         Raises Refusal if no tokenizer can be fitted, if train has too few tokens for one row, or if the tokenizer finds no token in the
         documents of valid or of test.
         """
+        other = VALID if VALID in documents else TEST
         sampled = {
-            split: token_counts.measured([next(document.pieces()) for document in several[:: token_counts.distance(len(several))]])
+            split: [next(document.pieces())[: token_counts.MOST_CHARACTERS] for document in several[:: token_counts.distance(len(several))]]
             for split, several in documents.items()
+            if split in (TRAIN, other)
         }
         sizes = {split: sum(document.num_characters for document in several) for split, several in documents.items()}
         step = max(1, -(-sizes[TRAIN] // MOST_FITTED))
@@ -139,7 +141,7 @@ class CorpusSettings(TextSettings):
             for split, found in stored.items():
                 unknown = f", {found.num_unknown} of them not in the vocabulary" if found.num_unknown else ""
                 print(f"prepare: {split}: {counted(len(documents[split]), 'document')}, {counted(found.num_tokens, 'token')}{unknown}")
-            if warning := token_counts.warning(self, tokenizer, sampled[TRAIN], sampled.get(VALID, sampled.get(TEST, []))):
+            if warning := token_counts.warning(self, tokenizer, sampled[TRAIN], sampled.get(other, [])):
                 print(f"prepare: {warning}")
 
         targets = {split: np.zeros((len(array), 0), NextTokenTargets.dtype) for split, array in rows.items()}

@@ -13,18 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.core.normalization import normalize, pieces, words
-from pipeline.core.pretrained_tokenizer import PRETRAINED_BYTES
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Count
 from pipeline.core.spec import stored_bytes
-from pipeline.core.tokenizer import BLOCK_CHARACTERS, NUM_CODE_POINTS, Tokenizer, code_points
+from pipeline.core.tokenizer import BLOCK_CHARACTERS, NUM_CODE_POINTS, Tokenizer, code_points, normalize, pieces, words
 from pipeline.core.tokenizer_description import (
     BYTE_SIGNS,
     LONGEST_TOKEN,
     MOST_TOKENS,
     NUM_BYTES,
     NUM_SPECIAL,
+    PRETRAINED_BYTES,
     TOKENIZER_BYTES,
     AnyDescription,
     Normalization,

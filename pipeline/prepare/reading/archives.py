@@ -8,8 +8,8 @@ import os
 import shlex
 import stat
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -109,9 +109,8 @@ class Folder:
                 else:
                     raise Refusal(f"source.root: {shown(path)}: is a device, a pipe or a socket: remove it")
 
-    @contextmanager
-    def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
-        yield (Member(name, self) for name in names)
+    def contents(self, names: Sequence[str]) -> AbstractContextManager[Iterator[Member]]:
+        return nullcontext(Member(name, self) for name in names)
 
     def read(self, name: str) -> bytes:
         with open(f"{self.path}/{name}", "rb") as file:  # noqa: PTH123  # creating a Path costs as much as reading a small file
@@ -135,20 +134,17 @@ class Zip:
         with errors_as_refusal(self.path), zip_file(self.path) as archive:
             for info in archive.infolist():
                 name = slashed(info)
-                self.refuse_unusable(info, name)
+                is_regular = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
+                file_tree.refuse_unusable(self.path, name, info.file_size, is_regular=is_regular)
+                if info.flag_bits & 1:
+                    raise Refusal(f"{file_tree.place(self.path, name)}: is encrypted: create the archive again without a password")
+                if info.compress_type not in COMPRESSION_METHODS:
+                    remedy = "create the archive again with the method `deflate`, or without compression"
+                    raise Refusal(f"{file_tree.place(self.path, name)}: uses compression method {info.compress_type}: {remedy}")
                 (listing.folders if name.endswith("/") else listing.files).append(name)
             refuse_bomb(self.path, sum(info.file_size for info in archive.infolist()), self.path.stat().st_size)
         refuse_repeated(self.path, listing.files)
         return sorted_by_bytes(listing)
-
-    def refuse_unusable(self, info: zipfile.ZipInfo, name: str) -> None:
-        is_regular = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
-        file_tree.refuse_unusable(self.path, name, info.file_size, is_regular=is_regular)
-        if info.flag_bits & 1:
-            raise Refusal(f"{file_tree.place(self.path, name)}: is encrypted: create the archive again without a password")
-        if info.compress_type not in COMPRESSION_METHODS:
-            remedy = "create the archive again with the method `deflate`, or without compression"
-            raise Refusal(f"{file_tree.place(self.path, name)}: uses compression method {info.compress_type}: {remedy}")
 
     @contextmanager
     def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
@@ -220,12 +216,10 @@ class Tar:
         refuse_repeated(self.path, listing.files)
         return listing
 
-    @contextmanager
-    def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
-        with closing(self.select(iter(names))) as members:
-            yield members
+    def contents(self, names: Sequence[str]) -> AbstractContextManager[Iterator[Member]]:
+        return closing(self.select(iter(names)))
 
-    def select(self, names: Iterator[str]) -> Any:
+    def select(self, names: Iterator[str]) -> Generator[Member]:
         """Yield each file of `names` with its contents.
 
         `names` must be in the order of the archive. Raises Refusal if one of the files is missing or damaged.

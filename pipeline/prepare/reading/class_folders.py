@@ -112,11 +112,9 @@ def is_certain(column: str, values: Iterable[str]) -> bool:
     return any(map(split_in, values)) or all(word in SPLIT_NAMES or word in AROUND for word in words(column))
 
 
-def split_of_value(value: object, column: str, place: str = "") -> str:
+def split_of_value(value: object, column: str) -> str:
     """Return the split that `value` in the column `column` means: a text with the name of one split, or a truth value if the column has a name
-    like `is_test`.
-
-    Raises Refusal, which begins with `place`, if it means none.
+    like `is_test`. Raises Refusal if it means none.
     """
     named = split_in(column)
     if meant := split_in(str(value)):
@@ -125,8 +123,7 @@ def split_of_value(value: object, column: str, place: str = "") -> str:
         return named if is_so else (TEST if named == TRAIN else TRAIN)
     raise Refusal(
         f"the column {shown(column, 60)} has {shown(value, 60)}, which is no split: write train, valid or test, or true or false in a column "
-        "that is called like a split, or set source.split_column to null",
-        place=place,
+        "that is called like a split, or set source.split_column to null"
     )
 
 
@@ -193,8 +190,7 @@ def find_classes(listing: Listing, place: str, suffixes: tuple[str, ...] = ()) -
     files = [(name, parts) for name in listing.files if (parts := visible_parts(name))]
     if deep := next((name for name, parts in files if len(parts) > MAX_DEPTH), None):
         raise Refusal(f"source.root: {place}: has no files arranged as {EXPECTED_LAYOUT} ({shown(deep, 60)} is too deep): arrange them so")
-    listed_folders = filter(None, map(visible_parts, listing.folders))
-    folders = {parts[:depth] for parts in listed_folders for depth in range(1, min(len(parts), MAX_DEPTH) + 1)}
+    folders = {parts[:depth] for parts in map(visible_parts, listing.folders) for depth in range(1, min(len(parts), MAX_DEPTH) + 1)}
     folders |= {parts[:depth] for _, parts in files for depth in range(1, len(parts))}
     outer = num_enclosing(folders)
     files = [(name, parts[outer:]) for name, parts in files if len(parts) > outer]

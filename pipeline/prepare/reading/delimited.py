@@ -68,7 +68,7 @@ def look_chunks(blocks: Iterable[TextBlock], place: str, *, quoted: bool) -> Gen
     csv.field_size_limit(LONGEST_FIELD)
     first, *others = blocks
     separator, width = csv_separator(EXCEL.sub("", first.text, count=1)) if quoted else "\t", Width(place)
-    for chunk in csv_chunks([first], place, is_cut=bool(others)) if quoted else tsv_chunks([first], place):
+    for chunk in csv_chunks([first], place, is_cut=bool(others)) if quoted else of_blocks([first], place, separator, quoted=False):
         width.refuse_other(int(chunk.lines[0]), len(chunk.columns))
         yield chunk
     for block in others:
@@ -90,11 +90,6 @@ def rows_of_piece(text: str, separator: str, num_fields: int) -> list[Sequence[s
         if all(is_over for _, _, is_over in broken) and all(len(fields) == num_fields for fields in rows):
             return rows
     return []
-
-
-def tsv_chunks(blocks: Iterable[TextBlock], place: str) -> Generator[Chunk]:
-    """Yield the rows of a TSV file, in which no field is quoted."""
-    yield from of_blocks(blocks, place, "\t", quoted=False)
 
 
 def lines_of(blocks: Iterable[TextBlock]) -> Iterator[tuple[int, str]]:

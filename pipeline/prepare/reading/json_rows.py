@@ -10,7 +10,7 @@ import pyarrow as pa
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.core.untrusted import reason, shown
-from pipeline.prepare.reading.delimited import CHUNK_ROWS, lines_of
+from pipeline.prepare.reading.delimited import CHUNK_ROWS, filled_lines
 from pipeline.prepare.reading.streams import TextBlock, read_text
 
 SPLIT_FIELD, TRANSLATION = "split", "translation"
@@ -22,15 +22,14 @@ Row = TypeVar("Row")
 
 def of_lines(blocks: Iterable[TextBlock], place: str) -> Generator[tuple[int, Fields]]:
     """Yield the number of each line that is not blank, and its object."""
-    for line, item in lines_of(blocks):
-        if item.strip():
-            try:
-                fields = json.loads(item)
-            except (ValueError, RecursionError) as error:
-                raise Refusal(f"{place}:{line}: is not valid JSON ({reason(error)}): write one object per line") from None
-            if not isinstance(fields, dict):
-                raise Refusal(f"{place}:{line}: has {shown(item, 60)} where an object is expected: write one object per line")
-            yield line, with_translation(fields)
+    for line, item in filled_lines(blocks):
+        try:
+            fields = json.loads(item)
+        except (ValueError, RecursionError) as error:
+            raise Refusal(f"{place}:{line}: is not valid JSON ({reason(error)}): write one object per line") from None
+        if not isinstance(fields, dict):
+            raise Refusal(f"{place}:{line}: has {shown(item, 60)} where an object is expected: write one object per line")
+        yield line, with_translation(fields)
 
 
 def of_document(blocks: Iterable[TextBlock], place: str) -> Generator[tuple[int, Fields]]:

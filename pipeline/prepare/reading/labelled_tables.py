@@ -106,19 +106,24 @@ class Labelled:
             if start != end:
                 raise Unavailable(f"source.root: {shown(part.path)}: was changed while it was read: run the stage again")
 
+    def checked_samples(self, columns: Sequence[Column]) -> Generator[tuple[Samples, FaultyRows]]:
+        """Yield like `samples`, and with each the faulty rows of its file, to which the caller adds. At the end, raise Refusal if there are any."""
+        of_files = dict[Path, FaultyRows]()
+        for samples in self.samples(columns):
+            faulty = of_files.setdefault(samples.path, FaultyRows(samples.path))
+            faulty.num_rows += len(samples.lines)
+            yield samples, faulty
+        for faulty in of_files.values():
+            faulty.refuse()
+
     def groups(self, column: Column) -> Generator[bytes]:
         """Yield the cell of each row of train in the column of the groups. Raises Refusal, which lists the lines, if a row has none."""
-        faulty = dict[Path, FaultyRows]()
-        for samples in self.samples([column]):
-            found = faulty.setdefault(samples.path, FaultyRows(samples.path))
-            found.num_rows += len(samples.lines)
+        for samples, faulty in self.checked_samples([column]):
             missing = is_missing(samples.cells[column])
             problem = f"has no value in the column {shown(column)} (source.group_column)"
-            found.add(samples.lines[missing], Refusal(problem, remedy="write one"))
+            faulty.add(samples.lines[missing], Refusal(problem, remedy="write one"))
             if samples.split == TRAIN:
                 yield from (str(cell).strip().encode("utf-8", "surrogatepass") for cell in samples.texts(column))
-        for found in faulty.values():
-            found.refuse()
 
     def keys(self) -> dict[str, Sequence[str]]:
         """Return where each row of each split was found: the file, relative to the root, and the line."""
@@ -231,8 +236,7 @@ class PartReading:
                 cells = block.cells[name]
                 if not (is_missing(cells) | mask(pc.equal(texts(cells), NO_LABEL))).all():
                     unlabelled.remove(name)
-            left_out = self.without_text(block)
-            faulty = self.with_faulty_text(block) & ~left_out
+            left_out, faulty = self.without_text(block)
             texts_used = np.flatnonzero(~(left_out | faulty))
             kept = selected(block, ~(left_out | faulty))
             values, problems = self.labels.read([kept.cells[name] for name in self.columns.labels], self.part.classes)
@@ -265,30 +269,28 @@ class PartReading:
         found = [mask(pc.equal(texts(block.cells[name]), str(name))) for _, name in self.columns.named]
         return np.asarray(np.logical_and.reduce(found), bool)
 
-    def without_text(self, block: Block) -> NDArray[np.bool_]:
-        """Return which rows of a block are left out, because they have no text, or the names of the columns. They are faulty if none is left out."""
-        if self.columns.text is None or not self.skip:
-            return np.zeros(len(block.lines), bool)
-        return is_empty(block.cells[self.columns.text]) | self.with_names(block)
-
-    def with_faulty_text(self, block: Block) -> NDArray[np.bool_]:
-        """Return which rows of a block have a text that cannot be used."""
-        faulty = np.zeros(len(block.lines), bool)
+    def without_text(self, block: Block) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which rows of a block are left out, because they have no text, or the names of the columns, and which others have a text that
+        cannot be used. If no rows are to be skipped, the first are among the second.
+        """
+        left_out, faulty = np.zeros((2, len(block.lines)), bool)
         if self.columns.text is None:
-            return faulty
+            return left_out, faulty
         cells, too_long = texts(block.cells[self.columns.text]), f"has a text of more than {LONGEST_FIELD} characters"
-        names = Refusal("has the names of the columns in place of values", remedy=FILL_OR_SKIP.removeprefix("write a text, "))
+        empty, with_names = is_empty(cells), self.with_names(block)
         questions = [
             (mask(pc.match_substring(cells, "\0")), Refusal("has a NUL character, so it is no text", remedy="remove it")),
             (mask(pc.greater(pc.utf8_length(cells), LONGEST_FIELD)), Refusal(too_long, remedy="shorten or divide it")),
         ]
-        if not self.skip:
-            empty = Refusal("has an empty text", remedy=FILL_OR_SKIP)
-            questions = [(self.with_names(block), names), (is_empty(cells), empty), *questions]
+        if self.skip:
+            left_out = empty | with_names
+        else:
+            names = Refusal("has the names of the columns in place of values", remedy=FILL_OR_SKIP.removeprefix("write a text, "))
+            questions = [(with_names, names), (empty, Refusal("has an empty text", remedy=FILL_OR_SKIP)), *questions]
         for rows, refusal in questions:
             self.faulty.add(block.lines[rows & ~faulty], refusal)
             faulty |= rows
-        return faulty
+        return left_out, faulty & ~left_out
 
     def splits_of(self, block: Block) -> NDArray[np.int8]:
         """Return the numbers of the splits of the rows, those of a column if it has them."""

@@ -32,7 +32,6 @@ WITHOUT_COMMA = re.compile(r"""['"]\s+['"]""")
 
 
 EMPTY = ("", "none")
-TRAIN_NUMBER = SPLITS.index(TRAIN)
 
 
 class Rows(Protocol):
@@ -117,7 +116,7 @@ class ClassLabels(Labels):
         classes = named({name for name, number in self.found.items() if number in occurring}, stored)
         numbers = np.array([classes.numbers.get(name, -1) for name in self.found], np.int64)
         targets = numbers[values]
-        if len(unseen := np.flatnonzero(~np.isin(targets, targets[rows.splits == TRAIN_NUMBER]))):
+        if len(unseen := np.flatnonzero(~np.isin(targets, targets[rows.splits == SPLITS.index(TRAIN)]))):
             labels = [*self.found]
             others = [shown(labels[number], 60) for number in dict.fromkeys(values[unseen].tolist())]
             also = f", also {listed(sorted({*others[1:]} - {others[0]}), MOST_NAMED)}" if others[1:] else ""

@@ -1,12 +1,12 @@
 """Files of text that are one table: line by line beside each other, or one file for each class."""
 
+import posixpath
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import archives, json_rows
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, SPLIT_NAMES, split_in, split_of_folder, words
-from pipeline.prepare.reading.delimited import lines_of
+from pipeline.prepare.reading.delimited import filled_lines, lines_of
 from pipeline.prepare.reading.labelled_tables import Part, unused
 from pipeline.prepare.reading.streams import num_lines, text_blocks, unpacked_name
 from pipeline.prepare.reading.tables import Block, Columns, Named, is_document, visible_files
@@ -41,9 +41,8 @@ def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
     train, at least two with equal numbers of lines count, and the larger of two such sets; of several in another split, the first that is complete.
     """
     splits: dict[str, dict[tuple[str, ...], Path]] = {}
-    listed_files = [PurePosixPath(name) for name in visible_files(root)] if root.is_dir() else []
-    lined = [path for path in listed_files if not path.name.lower().endswith(NO_LINES) and path.name != MAPPING]
-    names = [path for path in lined if not is_document(path) and not unpacked_name(path.name.lower()).endswith(NO_LINES)]
+    listed_files = [PurePosixPath(name) for name in visible_files(root) if not is_document(name)] if root.is_dir() else []
+    names = [path for path in listed_files if path.name != MAPPING and not unpacked_name(path.name.lower()).endswith(NO_LINES)]
     named = [path for path in names if split_in(unpacked_name(str(path)))]
     for path in named or names:
         plain = unpacked_name(path.name).removesuffix(".txt")
@@ -125,17 +124,18 @@ def joined_lines(files: Mapping[str, Path], encoding: str, label: Column, names:
         yield Block(np.array([line for line, _ in rows]), {name: pa.array(values, pa.string()) for name, values in every.items()})
 
 
-def of_classes(classes: Mapping[Path, str], root: Path, encoding: str) -> list[Part]:
+def of_classes(classes: Mapping[str, str], root: Path, encoding: str) -> list[Part]:
     """Return the files of text `classes`, whose values are the labels of their lines, as parts. Their columns have the numbers 1 and 2."""
-    splits = {path: split_in(str(path.parent.relative_to(root))) or TRAIN for path in classes}
-    return [Part(path, splits[path], partial(lines_of_class, path, label, encoding)) for path, label in classes.items()]
+    return [
+        Part(root / name, split_in(posixpath.dirname(name)) or TRAIN, partial(lines_of_class, root / name, label, encoding))
+        for name, label in classes.items()
+    ]
 
 
 def lines_of_class(path: Path, label: str, encoding: str, columns: Named) -> Generator[Block]:  # noqa: ARG001  # both columns, always
     """Yield the lines that are not blank of a file, as texts, with their label."""
-    filled: Iterator[tuple[int, Any]] = ((number, line.strip()) for number, line in lines_of(text_blocks(path, encoding)) if line.strip())
-    for rows in json_rows.several(filled):
-        found = pa.array([text for _, text in rows], pa.string())
+    for rows in json_rows.several(filled_lines(text_blocks(path, encoding))):
+        found = pa.array([text.strip() for _, text in rows], pa.string())
         yield Block(np.array([line for line, _ in rows]), {1: found, 2: pa.array([label] * len(rows), pa.string())})
 
 

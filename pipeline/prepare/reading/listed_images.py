@@ -41,7 +41,7 @@ def located(rows: Sequence[ListedImage], files: Sequence[str], root: Path) -> li
     by_stem = images_by_stem(files)
     fitting = [candidates(row.text, by_stem) for row in rows]
     together = Counter[tuple[Path, str, str, str]]()
-    counts = Counter((row.path, row.split, frozenset(map(parent, names))) for names, row in zip(fitting, rows, strict=True))
+    counts = Counter((row.path, row.split, frozenset(map(posixpath.dirname, names))) for names, row in zip(fitting, rows, strict=True))
     for (path, split, places), count in counts.items():
         for folder, rival in product(places, repeat=2) if len(places) <= MOST_FOLDERS else ():
             together[path, split, folder, rival] += count
@@ -50,7 +50,7 @@ def located(rows: Sequence[ListedImage], files: Sequence[str], root: Path) -> li
         """Return whether a name fits better than another: its folder alone is that of the row's split, or it has all that the other folder
         has of the rows, and more. Folders that have a part of the rows each, as those of classes, leave the question open.
         """
-        folder, rival = parent(name), parent(other)
+        folder, rival = posixpath.dirname(name), posixpath.dirname(other)
         if (split_in(folder) == row.split) != (split_in(rival) == row.split):
             return split_in(folder) == row.split
         in_folder, in_rival, in_both = (together[row.path, row.split, *pair] for pair in ((folder,) * 2, (rival,) * 2, (folder, rival)))
@@ -93,7 +93,3 @@ def candidates(written: str, by_stem: Mapping[str, Sequence[str]]) -> list[str]:
         if parts[-shared:] == expected[-shared:]:
             found.append(name)
     return found
-
-
-def parent(name: str) -> str:
-    return name.rpartition("/")[0]

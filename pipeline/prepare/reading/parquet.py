@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -224,11 +224,9 @@ class ParquetImages:
                 found.files += [self.name(name, number) for number in range(1, file.metadata.num_rows + 1)]
         return found
 
-    @contextmanager
-    def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
+    def contents(self, names: Sequence[str]) -> AbstractContextManager[Iterator[Member]]:
         """Yield the images with these names, in the order of the listing. Each file is read once from its beginning, some rows at a time."""
-        with closing(self.select(set(names))) as members:
-            yield members
+        return closing(self.select(set(names)))
 
     def select(self, names: set[str]) -> Generator[Member]:
         for name in self.files:

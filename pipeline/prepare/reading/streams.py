@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Annotated, NamedTuple, cast
 
@@ -123,12 +124,6 @@ def decoded(content: bytes, encoding: str, place: str = "") -> str:
         raise NotDecoded(f"{place}:{line}: " if place else "", error, codec.removesuffix("-sig")) from None
 
 
-def refuse_nul(text: str, place: str = "") -> None:
-    """Raise Refusal if a text has a NUL character, which JSON and Parquet can hold. `place` is the file and line for the message."""
-    if "\0" in text:
-        raise Refusal("has a NUL character, so it is no text", remedy="remove it", place=place)
-
-
 def unpacked_name(name: str) -> str:
     """Return the name of a file without the suffix of its compression, such as `a.csv` for `a.csv.gz`."""
     return next((name[: -len(suffix)] for suffix in PACKED if name.lower().endswith(suffix)), name)
@@ -206,7 +201,13 @@ def decoded_blocks(file: IO[bytes], encoding: str, place: str, block_bytes: int 
 
 
 def num_lines(path: Path) -> int:
-    """Return the number of lines of a file, decompressed. Raises Refusal if it cannot be read."""
+    """Return the number of lines of a file, decompressed. They are counted once, unless it is changed. Raises Refusal if it cannot be read."""
+    with readable(path):
+        return counted_lines(path, archives.version_of(path))
+
+
+@lru_cache(2**16)
+def counted_lines(path: Path, version: archives.Version) -> int:  # noqa: ARG001  # a part of the key of the cache
     count, last = 0, b"\n"
     with readable(path) as file:
         while block := file.read(BLOCK_BYTES):

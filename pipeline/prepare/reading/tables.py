@@ -117,7 +117,7 @@ def chunks_of(read: ReadText, suffix: str, place: str) -> Iterator[Chunk]:
         return delimited.line_chunks(read, place)
     if LOOK.get():
         return delimited.look_chunks(read(), place, quoted=suffix != ".tsv")
-    return (delimited.tsv_chunks if suffix == ".tsv" else delimited.csv_chunks)(read(), place)
+    return delimited.of_blocks(read(), place, "\t", quoted=False) if suffix == ".tsv" else delimited.csv_chunks(read(), place)
 
 
 def json_of(read: ReadText, suffix: str, place: str) -> Iterator[tuple[int, json_rows.Fields]]:
@@ -218,16 +218,18 @@ def unread(path: Path, *, encoding: str = streams.UTF8) -> list[str]:
     return [name for name in every if name not in known]
 
 
-def checked_text(text: object, place: str, remedy: str = "write a text, or remove the row or file") -> str:
+def checked_text(text: object, place: str) -> str:
     """Return `text` unchanged. Raises Refusal if it is empty, not a string, has a NUL, or has more than LONGEST_FIELD characters.
 
-    `place` is the file, and the line if there is one, for the message. `remedy` is what to do about an empty text.
+    `place` is the file, and the line if there is one, for the message.
     """
+    remedy = "write a text, or remove the row or file"
     if text is None or (isinstance(text, str) and not text.strip()):
         raise Refusal("has an empty text", remedy=remedy, place=place)
     if not isinstance(text, str):
-        raise Refusal("has a text that is not a string", remedy="write a text, or remove the row or file", place=place)
-    streams.refuse_nul(text, place)
+        raise Refusal("has a text that is not a string", remedy=remedy, place=place)
+    if "\0" in text:
+        raise Refusal("has a NUL character, so it is no text", remedy="remove it", place=place)
     if len(text) > LONGEST_FIELD:
         raise Refusal(f"has a text of {len(text)} characters, more than {LONGEST_FIELD}", remedy="shorten or divide it", place=place)
     return text

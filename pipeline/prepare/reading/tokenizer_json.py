@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.core import untrusted
-from pipeline.core.pretrained_tokenizer import BERT_OPTIONS, CONTINUED, LONGEST_WORD, NORMALIZERS, PATTERNS, PretrainedDescription
 from pipeline.core.refusal import Refusal
+from pipeline.core.tokenizer_description import BERT_OPTIONS, CONTINUED, LONGEST_WORD, NORMALIZERS, PATTERNS, PretrainedDescription
 
 MOST_BYTES = 2**26
 """Upper bound for the size of the file. Those of Llama 3 and Qwen 3 have 9 to 17 MB."""

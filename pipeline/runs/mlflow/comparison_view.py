@@ -128,8 +128,8 @@ def state(runs: "Sequence[Run]") -> dict[str, Any]:
     shown = [name for name in dict.fromkeys((*ALWAYS_SHOWN, *params)) if any(name in run.data.params for run in runs)]
     columns += [f"params.`{name}`" for name in shown if name in differing_params]
     columns += [*(f"tags.`{name}`" for name in tags), *score_columns[MOST_SCORES_FIRST:]]
-    columns += [f"params.`{name}`" for name in shown if name not in differing_params]  # at the right, where they may be out of sight
-    columns += ["attributes.`Description`"]
+    # the others are at the right, where they may be out of sight
+    columns += [*(f"params.`{name}`" for name in shown if name not in differing_params), "attributes.`Description`"]
     # MLflow's parallel coordinates chart omits a run that lacks one of the chart's parameters.
     shared = [name for name in params if all(name in run.data.params for run in runs)]
     charts = list(cards(metrics[:MOST_CHARTS], chosen=chosen, test_metric=test_metric, params=shared))

@@ -40,11 +40,6 @@ LONGEST_ERROR, LONGEST_LIST = 300, 3000
 NICENESS = 19  # if all cores are busy, the mirror then takes 1/60 of a core from the training; at niceness 10 it would take 1/10
 
 
-def say_failure(environment: Environment, consequence: str, error: Exception) -> None:
-    """Print in one line what follows from a failure of tracking, and the exception."""
-    Address.of(environment).say(f"{consequence}: {type(error).__name__}: {error}", failed=True)
-
-
 def command(folder: Path) -> list[str]:
     """Return the command of the mirror process for the journal in `folder`."""
     return [sys.executable, "-m", "pipeline", "sync", "--follow", str(folder)]

@@ -38,12 +38,6 @@ def reader(inputs: Inputs) -> Any:
     return READERS.module(inputs.kind).Reader(inputs) if inputs.kind in READERS.names else None
 
 
-def expected(inputs: Inputs) -> str:
-    """Describe the input of a logged model, for people."""
-    plain = f"{np.dtype(inputs.dtype).name} arrays of shape (n, {', '.join(map(str, inputs.row_shape))})"
-    return str(found.expected()) if (found := reader(inputs)) else plain
-
-
 def save(folder: Path, path: Path, model: "LoggedModel", manifest: "Manifest") -> None:
     """Write an MLflow model to `folder/model`: the model file `path`, the package `pipeline` in one file, and `served_model.py`, which predicts by both.
 
@@ -55,7 +49,7 @@ def save(folder: Path, path: Path, model: "LoggedModel", manifest: "Manifest") -
 
     from pipeline.runs.mlflow import served_model
 
-    spec = manifest.spec
+    spec, stored = manifest.spec, manifest.spec.inputs.random_samples(2)
     params = served_model.GENERATION if spec.targets.stored == "windows" else served_model.PARAMS
     needed = (*REQUIREMENTS, *(HUB if manifest.inference.model.name in HUB else ()))
     mlflow.pyfunc.save_model(
@@ -66,7 +60,9 @@ def save(folder: Path, path: Path, model: "LoggedModel", manifest: "Manifest") -
         signature=ModelSignature(
             params=ParamSchema([ParamSpec(name, "double" if isinstance(value, float) else "long", value) for name, value in params.items()])
         ),
-        input_example=given_example(spec.inputs),
+        input_example=found.example(stored)
+        if (found := reader(spec.inputs))
+        else stored,  # as sent: texts, rows of a table, or else arrays
         pip_requirements=[f"{name}=={metadata.version(name)}" for name in needed if name not in HUB or find_spec(name)],
         metadata={"classes": list(spec.targets.output_names)},
     )
@@ -81,12 +77,6 @@ def packed_code(path: Path) -> Path:
         for folder in sorted({module.parent for module in package.rglob("*.py")}):  # some are packages by that alone
             archive.writestr(zipfile.ZipInfo(f"{folder.relative_to(package.parent).as_posix()}/"), b"")
     return path
-
-
-def given_example(inputs: Inputs) -> Any:
-    """Return two inputs as they are sent to a logged model: texts, rows of a table, or else arrays."""
-    stored = inputs.random_samples(2)
-    return found.example(stored) if (found := reader(inputs)) else stored
 
 
 LONGEST_LIST = 500
@@ -174,6 +164,12 @@ def name_of(run: "Run") -> str:
 
 def description(run: "Run", spec: "Spec") -> str:
     """Return a description of the run's logged model in Markdown."""
-    targets, names = spec.targets, textwrap.shorten(", ".join(spec.targets.output_names), LONGEST_LIST, placeholder=" ...")
+    inputs, targets, names = (
+        spec.inputs,
+        spec.targets,
+        textwrap.shorten(", ".join(spec.targets.output_names), LONGEST_LIST, placeholder=" ..."),
+    )
     output = targets.predictions + (f", of {names}" if names else "")
-    return f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\nInput: {expected(spec.inputs)}. Output: {output}."
+    plain = f"{np.dtype(inputs.dtype).name} arrays of shape (n, {', '.join(map(str, inputs.row_shape))})"
+    expected = found.expected() if (found := reader(inputs)) else plain
+    return f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\nInput: {expected}. Output: {output}."

@@ -12,7 +12,7 @@ from functools import cached_property
 from http import HTTPStatus
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
@@ -68,8 +68,18 @@ class Store:
 
     @cached_property
     def client(self) -> "MlflowClient":
-        """Return MLflow's client. Raises Refusal if MLflow cannot open a SQLite file, and MLflow's exceptions for other failures."""
-        self._set_variables()
+        """Return MLflow's client. Raises Refusal if MLflow cannot open a SQLite file, and MLflow's exceptions for other failures.
+
+        Set the environment variables that MLflow reads: each variable in `QUIET` that is not set yet, and the user and password for the
+        server, if its address contains them. Remove MLFLOW_TRACKING_URI. Asynchronous logging, which drops what a server fails to store, is
+        off whatever the user has set.
+        """
+        os.environ["MLFLOW_ENABLE_ASYNC_LOGGING"] = "false"
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+        os.environ.pop("MLFLOW_TRACKING_URI", None)  # MLflow's fluent API would use it implicitly
+        if self.address.credentials:
+            os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = self.address.credentials
         from mlflow import MlflowClient  # late: it takes seconds, and reads the variables
 
         with contextlib.nullcontext() if self.address.is_server else locked_database(self.address):
@@ -142,7 +152,7 @@ class Store:
         """
         if found := self.client.get_experiment_by_name(name):
             if found.lifecycle_stage == "deleted":
-                remedy = f"{restoring(self._environment, 'experiment', found.experiment_id)}, then `python -m pipeline sync`"
+                remedy = f"{restoring(self._environment, found.experiment_id)}, then `python -m pipeline sync`"
                 raise Refusal(f"{self.address.shown}: the experiment {shown(name)} was deleted, so MLflow accepts no run for it: {remedy}")
             return str(found.experiment_id)
         # A server chooses the artifact location itself. MLflow cannot load models from a folder whose name it must quote, such as one with a space.
@@ -160,18 +170,6 @@ class Store:
             yield
         finally:
             del os.environ["MLFLOW_TRACKING_URI"]
-
-    def _set_variables(self) -> None:
-        """Set the environment variables that MLflow reads: each variable in `QUIET` that is not set yet, and the user and password for the
-        server, if its address contains them. Remove MLFLOW_TRACKING_URI. Asynchronous logging, which drops what a server fails to store, is off
-        whatever the user has set.
-        """
-        os.environ["MLFLOW_ENABLE_ASYNC_LOGGING"] = "false"
-        for name, value in QUIET.items():
-            os.environ.setdefault(name, value)
-        os.environ.pop("MLFLOW_TRACKING_URI", None)  # MLflow's fluent API would use it implicitly
-        if self.address.credentials:
-            os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = self.address.credentials
 
 
 @contextlib.contextmanager
@@ -272,10 +270,10 @@ def describing(text: str) -> dict[str, str]:
     return {NOTE_TAG: text, DESCRIBED_TAG: files.digest_of(text)} if text else {}
 
 
-def restoring(environment: Environment, kind: Literal["experiment", "run"], number: str | int) -> str:
-    """Return the command that restores the deleted experiment or run with this id."""
+def restoring(environment: Environment, number: str | int) -> str:
+    """Return the command that restores the deleted experiment with this id."""
     store = "" if environment.mlflow_tracking_uri else f"MLFLOW_TRACKING_URI={shlex.quote(environment.tracking_address)} "
-    return f"`{store}mlflow {kind}s restore --{kind}-id {number}`"
+    return f"`{store}mlflow experiments restore --experiment-id {number}`"
 
 
 def failure(error: Exception) -> str:

@@ -64,7 +64,7 @@ class Evaluator:
         """Write a text for the source text of each of `rows`, those that were added, and print how long it takes."""
         import torch  # late, as above
 
-        from pipeline.evaluate.decoding import decode
+        from pipeline.evaluate.generation import decode
 
         start_s, written = time.monotonic(), list[list[int]]()
         for first in range(0, len(rows), batch_size):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pipeline.core.spec import Spec
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.untrusted import shown, storable
-from pipeline.evaluate.decoding import decode
+from pipeline.evaluate.generation import decode
 from pipeline.inputs.text_pair.description import TextPairInputs
 
 

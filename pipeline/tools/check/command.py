@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from pipeline.core import interruption, limits
 from pipeline.core.environment import Environment, Paths
+from pipeline.core.identity import refuse_other_source
 from pipeline.core.params import UPGRADE, adding_lines, load
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, Cluster
 from pipeline.core.refusal import Problem, Refusal, Unavailable
 from pipeline.core.registry import INPUTS, TASKS
 from pipeline.core.section import flatten
-from pipeline.core.stage import refuse_other_source
 from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.params import EvaluateParams, EvaluateSettings
@@ -344,7 +344,7 @@ def refuse_unfit_network(params: TrainParams, source: SourceSettings) -> None:
     """
     from pipeline.inference import networks
     from pipeline.train import beginning
-    from pipeline.train.engine import parameter_groups
+    from pipeline.train.engine import optimizers
 
     params.model.refuse_missing_weights()
     spec = beginning.inspect(params.model) or example_spec(source)
@@ -353,8 +353,8 @@ def refuse_unfit_network(params: TrainParams, source: SourceSettings) -> None:
     params.model.normalized(spec.inputs)
     if network := networks.build_on_meta(params.model, spec):
         params.model.add_updates(network, frozenset())
-        parameter_groups.freeze(network, params.train.freeze)
-        parameter_groups.adjustments(network, params.optimizer)
+        optimizers.freeze(network, params.train.freeze)
+        optimizers.adjustments(network, params.optimizer)
 
 
 def example_spec(source: SourceSettings) -> "Spec | None":

@@ -30,9 +30,11 @@ NOTHING = "-"
 def run(first: str, others: list[str]) -> None:
     """Print what differs between the models, their metrics, and a paired test of each with the first. Nothing in the checkout is written.
 
-    `first` and `others` name the models; see `models.read`. Raises Refusal if a name denotes no model.
+    `first` and `others` name the models; see `models.read`. Raises Refusal if a name denotes no model, or if there are too many.
     """
     paths, environment = Paths(), Environment.read()
+    if 1 + len(others) > len(ascii_uppercase):
+        raise Refusal(f"{1 + len(others)} models are named: name {len(ascii_uppercase)} at most")
     with redirect_stdout(sys.stderr):  # stdout holds the comparison alone; warnings go to stderr
         models = [read(name, paths, environment) for name in (first, *others)]
         tests = paired_tests(models, paths, Machine.set_up(environment))
@@ -174,12 +176,12 @@ def differences(models: Sequence[ComparedModel]) -> list[DifferingRow]:
 
 def conclusion(first: ComparedModel, second: ComparedModel) -> str:
     """Return a sentence that lists all causes of different scores, so that a reader does not attribute a score to one of several changes."""
-    *most, last = causes(first, second) or [""]
     if first.digest == second.digest:
         return "Same bytes: the model files are identical."
-    if most:
-        return f"A difference of the scores can come from {', '.join(most)} or {last}, and cannot be attributed to one of them."
-    return f"Of what is recorded and can affect a result, {f'only {last}' if last else 'nothing'} differs."
+    found = causes(first, second)
+    if len(found) > 1:
+        return f"A difference of the scores can come from {', '.join(found[:-1])} or {found[-1]}, and cannot be attributed to one of them."
+    return f"Of what is recorded and can affect a result, {f'only {found[0]}' if found else 'nothing'} differs."
 
 
 def causes(first: ComparedModel, second: ComparedModel) -> list[str]:

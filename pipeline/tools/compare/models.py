@@ -31,13 +31,14 @@ from pipeline.core.spec import Spec
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate import stage
 from pipeline.evaluate.params import EvaluateParams
+from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.metrics import SampleScores, accuracy_interval
 from pipeline.inference import model_file, tensor_file
 from pipeline.inference.machine import Machine
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.inference.tensor_file import Tensors
-from pipeline.runs import find
+from pipeline.runs import find, run_description
 from pipeline.runs.mlflow.store import Store
 from pipeline.runs.record import EVALUATE, Record, run_of_model
 
@@ -80,8 +81,8 @@ def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
     """Return the model that `name` denotes: a model file, a run, a model in MLflow, a DVC experiment or a git revision.
 
     Its facts come from the run that `name` denotes, or else from the newest run in this checkout that has the same model file. If there is
-    none, the facts of a name in MLflow come from MLflow, a revision has its commit alone, and a path has none. Nothing in the checkout is
-    written. Raises Refusal if there is nothing with this name, or if its model file is missing or damaged.
+    none, the facts of a name in MLflow come from MLflow, those of a path from `metrics/evaluate.json` if it has the scores of this file, and a
+    revision has its commit alone. Nothing in the checkout is written. Raises Refusal if there is nothing with this name, or if its model file is missing or damaged.
     """
     with find.located(name, paths, environment) as found:
         weights, metadata = tensor_file.load(found.path, header_bytes=model_file.HEADER_BYTES)
@@ -94,7 +95,7 @@ def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
         elif found.commit:
             facts = Facts(f"revision {found.commit[:12]}", provenance={"git.commit": found.commit, "git.difference": "none"})
         else:
-            facts = Facts() if found.is_file else of_mlflow(name, environment)
+            facts = of_results(found.path, paths) if found.is_file else of_mlflow(name, environment)
         return ComparedModel(name, digest, manifest, weights, facts, run)
 
 
@@ -102,6 +103,14 @@ def have_same(split: str, first: ComparedModel, other: ComparedModel) -> bool:
     """Return True if both models were trained on the same data, or their runs recorded the same split. Without tracking, there is no record."""
     known = ((each.manifest.inputs.get("data"), each.facts.splits.get(split)) for each in (first, other))
     return any(one is not None and one == two for one, two in zip(*known, strict=True))
+
+
+def of_results(model: Path, paths: Paths) -> Facts:
+    """Return the scores in `metrics/evaluate.json` if they belong to the file `model`; otherwise return empty Facts."""
+    try:
+        return Facts(metrics=run_description.test_metrics(recorded.scores(paths.metrics / "evaluate.json", model)))
+    except Refusal:
+        return Facts()
 
 
 def of_run(run: Record, step: int) -> Facts:
@@ -273,8 +282,9 @@ def averaged(members: Sequence[Member]) -> Model:
         raise Refusal(f"{first.name}: an ensemble averages the probabilities of classes, and the task {targets.kind} has no classes")
     for name, _, manifest in others:
         reason = incomparability(first.manifest.spec, manifest.spec)
-        if manifest.precision != first.manifest.precision:
-            reason = f"it predicts in {manifest.precision}, and the other in {first.manifest.precision}"
+        if not reason and manifest.precision != first.manifest.precision:
+            precisions = f"it predicts in {manifest.precision}, and the other in {first.manifest.precision}"
+            reason = f"{precisions}: train them with the same train.precision"
         if reason:
             raise Refusal(f"{name}: cannot be averaged with {first.name}: {reason}")
     return Model(MeanOfProbabilities([member.model for member in members]), nn.Identity()).eval()  # a new module is in training mode
@@ -290,7 +300,7 @@ class EvaluationSplit:
         if TEST not in self.record.splits:
             raise Refusal(f"{paths.prepared}: has no test split: set source.test above 0, and run `dvc repro`")
         self.document = Document.read(paths.params)
-        settings = load(self.document, EvaluateParams).evaluate
+        settings = load(self.document, EvaluateParams).for_task(self.prepared.spec.targets.kind).evaluate
         # a paired test compares the predictions for the unmodified inputs
         self.params = EvaluateParams.model_construct(evaluate=settings.model_copy(update={"test_time_augmentation": "none"}))
 

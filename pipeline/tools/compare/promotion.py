@@ -1,5 +1,6 @@
 """`promote`: register a model in MLflow, and give it an alias only if it is no worse than the model that has the alias now."""
 
+import re
 import sys
 from contextlib import AbstractContextManager, redirect_stdout
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from pipeline.tools.compare.models import ComparedModel, EvaluationSplit, Paired
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
 
+NAME, ALIAS = re.compile(r"[^/:@%\"'.\s][^/:@%\"'\s]*"), re.compile(r"(?!v[0-9]+$)(?!latest$)[A-Za-z0-9_-]+")
 RESULT_TAG = "pipeline.promotion"
 
 
@@ -25,9 +27,10 @@ def run(subject: str, name: str, alias: str, force: bool) -> int:
     the version that has the alias now.
 
     A model file that is registered already is not registered again. "No worse" means: not significantly worse in the paired test on the
-    prepared test split. Print the test and the result. Return 1 if the model did not get the alias, else 0. Raises Refusal if MLflow fails,
-    such as for an invalid name, or if the model, or a run of it in MLflow, cannot be found.
+    prepared test split. Print the test and the result. Return 1 if the model did not get the alias, else 0. Raises Refusal if the
+    name or the alias is not valid, if MLflow fails, or if the model, or a run of it in MLflow, cannot be found.
     """
+    refuse_bad_names(name, alias)
     paths, environment = Paths(), Environment.read()
     find.refuse_missing_store(subject, environment)
     test, has_alias = None, True
@@ -74,6 +77,15 @@ def judged(candidate: ComparedModel, holder: str, paths: Paths, environment: Env
     numbers = ", ".join(f"{metric.metric} {rounded(metric.second)} against {rounded(metric.first)}" for metric in metrics)
     verdict = "significantly worse" if test.second_is_worse else "significantly better" if test.is_significant else "no worse"
     return test, f"it is {verdict} than {holder}: {numbers} on {counted(test.num_samples, 'test sample')}"
+
+
+def refuse_bad_names(registered: str, alias: str) -> None:
+    if not NAME.fullmatch(registered):
+        raise Refusal(
+            f"{shown(registered)}: is not a valid name for a registered model: write one without spaces, quotes and / : . % @, such as digits"
+        )
+    if not ALIAS.fullmatch(alias):
+        raise Refusal(f"--alias {shown(alias)}: is not a valid alias: write letters, digits, - and _, not `latest` or a version such as v1")
 
 
 def refusing(name: str, store: Store) -> AbstractContextManager[None]:

@@ -18,8 +18,7 @@ from pipeline.core import files, interruption, untrusted
 from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.registry import MODELS, SOURCES
 from pipeline.core.tokenizer import Tokenizer
-from pipeline.inference.library import library
-from pipeline.inference.params import NO_WEIGHTS, PICKLES, WEIGHTS_FOLDER
+from pipeline.inference.params import NO_WEIGHTS, PICKLES, WEIGHTS_FOLDER, library
 from pipeline.prepare.inputs import tokens
 from pipeline.prepare.reading import tokenizer_json
 from pipeline.tools.params.cells import VALUES

@@ -5,11 +5,12 @@ import html
 import json
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.core import files, untrusted
+from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.prepared import read_record, shared_samples
 from pipeline.core.raw_dataset import SPLITS
@@ -175,18 +176,31 @@ def rendered(template: str, content: Mapping[str, Any]) -> str:
     from jinja2 import FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
+    escape = html_text if template.endswith(".html") else markdown_text
     made = Templates(
         loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=template.endswith(".html"),
-        finalize=None if template.endswith(".html") else lambda value: value if isinstance(value, Markup) else markdown_text(str(value)),
+        autoescape=True,
+        finalize=lambda value: value if isinstance(value, Markup) else Markup(escape(str(value))),  # noqa: S704  # escaped
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     made.filters["json"] = lambda value: Markup(json.dumps(value))  # noqa: S704  # which is YAML, too
-    made.filters["code"] = lambda value: Markup("".join(f"    {line}\n" for line in value.split("\n")))  # noqa: S704  # Markdown reads no markup in it
+    made.filters["code"] = lambda value: Markup("".join(f"    {line}\n" for line in visible(value).split("\n")))  # noqa: S704  # Markdown reads no markup in it
     made.tests["number"] = re.compile(r"-?[0-9][0-9,]*(\.[0-9]+)?(e-?[0-9]+)?").fullmatch
-    return untrusted.storable(made.get_template(template).render(content))
+    return made.get_template(template).render(content)
+
+
+def visible(text: str) -> str:
+    """Return the text with Python's escapes in place of control characters and marks of text direction. Spaces and line feeds are kept."""
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" or unicodedata.category(letter) == "Zs" else ascii(letter)[1:-1]
+        for letter in text
+    )
+
+
+def html_text(text: str) -> str:
+    return html.escape(visible(text))
 
 
 def markdown_text(text: str) -> str:
@@ -196,4 +210,4 @@ def markdown_text(text: str) -> str:
         markup = match[0]
         return html.escape(markup) if markup in "<>&" else f"{markup}\\" if markup.isdigit() else f"\\{markup}"
 
-    return MARKUP.sub(escaped, " ".join(text.split()))
+    return MARKUP.sub(escaped, " ".join(visible(text).split()))

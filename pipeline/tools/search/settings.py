@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, ValidationError
 
 from pipeline.core import files, identity
 from pipeline.core.environment import Paths
-from pipeline.core.params import MISSING, errors_of, explain, refusal, without_echoes
+from pipeline.core.params import UPGRADE, errors_of, explain, refusal, without_echoes
 from pipeline.core.prepared import read_record
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Problem, Refusal
@@ -26,14 +26,17 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 Value = str | int | float | bool | None
-MISSING_REMEDY = "docs/search.md lists the keys, and `python -m pipeline set --upgrade FILE` adds those that older files lack"
 REPEATED = ("seed", "source.fold")
 """Keys whose values repeat one training, each by chance: none of them is the best, but they have a mean and a deviation."""
 FOLDS = "source.folds"
 REPEATING = (*REPEATED, FOLDS)
 """These keys, and the one that only makes sense with `source.fold`."""
-UNSEARCHED = ("seed", "source", "evaluate")
-"""Sections of `params.yaml` that cannot be searched: they would be chosen by chance, decide the data, or have no effect on a training."""
+UNSEARCHED = {
+    "seed": "would be chosen by chance",
+    "source": "decides the data, which is prepared once for all trials",
+    "evaluate": "has no effect on a training",
+}
+"""Sections of `params.yaml` that cannot be searched, with the reason."""
 
 
 def distribution(entry: Mapping[str, Any]) -> "BaseDistribution":
@@ -101,14 +104,11 @@ class Search:
         if not path.is_file():
             raise Refusal(f"{path}: is missing: give a search file, such as presets/search/digits.yaml")
         document, text = Document.read(path), params.path.read_text(encoding="utf-8")
-        try:
-            settings = SearchSettings.model_validate_json(json.dumps(document.data, default=str))
-        except ValidationError as error:
-            found = [explain(problem, SearchSettings) for problem in errors_of(error, document.data)]
-            found = [replace(each, remedy=MISSING_REMEDY) if each.text == MISSING else each for each in found]
-            raise refusal(document, without_echoes(found)) from None
-        unsearched = (unsearchable(key, entry, is_grid=settings.method == "grid") for key, entry in settings.space.items())
-        if problems := [problem for problem in unsearched if problem] or [*invalid_values(settings.space, text)]:
+        settings, problems = checked(document.data)
+        if settings:
+            found = (unsearchable(key, entry, is_grid=settings.method == "grid") for key, entry in settings.space.items())
+            problems = [problem for problem in found if problem] or [*invalid_values(settings.space, text)]
+        if problems or settings is None:
             raise refusal(document, problems)
         return cls(document, settings, text)
 
@@ -133,7 +133,8 @@ class Search:
         metric = self.settings.metric or default
         known = {f"{VALID}/{name}": direction for name, direction in metrics.items()}
         if metric not in known:
-            raise refusal(self.document, [Problem(f"{metric}: no validation has it", f"choose one of {', '.join(known)}", ("metric",))])
+            reason = "the test split must not select parameters" if metric.startswith("test/") else "no validation reports this metric"
+            raise refusal(self.document, [Problem(f"{metric}: {reason}", f"choose one of {', '.join(known)}", ("metric",))])
         return metric, self.settings.direction or ("minimize" if known[metric] == "min" else "maximize")
 
 
@@ -142,17 +143,34 @@ def replaced(text: str, values: Mapping[str, Value]) -> str:
     return edited(text, [f"{key}={on_one_line(value)}" for key, value in values.items()])
 
 
+def checked(data: Any) -> tuple[SearchSettings | None, list[Problem]]:
+    """Validate the content of a search file, but for its ranges. Return its settings, and the problems."""
+    try:
+        return SearchSettings.model_validate_json(json.dumps(data, default=str)), []
+    except ValidationError as error:
+        problems = []
+        for problem in errors_of(error, data):
+            found = explain(problem, SearchSettings)
+            if problem["type"] == "missing":
+                upgrade = UPGRADE.replace("--upgrade", "--upgrade FILE")
+                found = replace(found, remedy=upgrade if found.remedy == UPGRADE else "docs/search.md lists the keys")
+            problems.append(found)
+        return None, without_echoes(problems)
+
+
 def unsearchable(key: str, entry: Mapping[str, Any], *, is_grid: bool) -> Problem | None:
     """Return why a key of the space cannot be searched, or not in this range; None if it can."""
-    at = ("space", key)
+    at, reason = ("space", key), UNSEARCHED.get(key.partition(".")[0])
     try:
         distribution(entry)
         num_values = len(single_values(entry))
     except (LookupError, TypeError, ValueError) as error:
         return Problem(f"should be a range, such as {{type: int, low: 8, high: 32}} ({error})", "docs/search.md has examples", at)
-    if key.partition(".")[0] in UNSEARCHED and not (is_grid and key in REPEATING):
+    if reason and not (is_grid and key in REPEATING):
         remedy = "write `method: grid` to repeat the training with each value" if key in REPEATING else "remove it"
-        return Problem("cannot be searched", remedy, at)
+        return Problem(f"cannot be searched: it {reason}", remedy, at)
+    if key == FOLDS and num_values != 1:
+        return Problem("needs one number, because models of other folds validate other samples", "write a search for each", at)
     if is_grid and not num_values:
         return Problem("has no single values for a grid", "write {type: categorical, choices: [...]}", at)
     return None
@@ -163,12 +181,22 @@ def invalid_values(space: Mapping[str, Mapping[str, Any]], text: str) -> Iterato
     value has it in all trials.
     """
     single = {key: values[0] for key, entry in space.items() if len(values := single_values(entry)) == 1}
+    if problem := misfit(text, single):
+        yield Problem(problem, location=("space",))
+        return
     for key, entry in space.items():
-        try:
-            for value in entry.get("choices") or (entry["low"], entry["high"]):  # if the ends are valid, so are the values between them
-                refuse_misfits(Document.of(replaced(text, single | {key: value}), Paths().params))
-        except Refusal as refused:
-            yield Problem(refused.on_one_line, location=("space", key))
+        ends = entry.get("choices") or (entry["low"], entry["high"])  # if these are valid, so are the values between them
+        if problem := next(filter(None, (misfit(text, single | {key: value}) for value in ends)), ""):
+            yield Problem(problem, location=("space", key))
+
+
+def misfit(text: str, values: Mapping[str, Value]) -> str:
+    """Return why `text`, that of `params.yaml`, would be invalid with other values; "" if it would not."""
+    try:
+        refuse_misfits(Document.of(replaced(text, values), Paths().params))
+    except Refusal as refused:
+        return refused.on_one_line
+    return ""
 
 
 def identity_of(search: Search, params: Document, stages: Sequence[str], *, metric: str, direction: str) -> dict[str, Any]:

@@ -46,9 +46,10 @@ class Study:
         """Open the study in the file `path`, or create it. `num_validations` is the number of validations of a whole training.
 
         `identity` is what all trials of a study have in common, such as the digest of the data. Raises Refusal if the study in the file has
-        another `identity`.
+        another `identity`, or if the file is not a study.
         """
         import optuna
+        from sqlalchemy.exc import DatabaseError
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.search, self._path, self._direction = search, path, direction
@@ -56,8 +57,14 @@ class Study:
         # nothing is pruned in the first quarter of a training, where the metric is noisy
         median, none = optuna.pruners.MedianPruner(n_warmup_steps=num_validations // 4), optuna.pruners.NopPruner()
         self._pruner = median if search.settings.pruner == "median" and not search.repeated else none
-        self._storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
-        self._study = optuna.create_study(storage=self._storage, study_name=search.settings.name, direction=direction, load_if_exists=True)
+        try:
+            self._storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+            self._study = optuna.create_study(
+                storage=self._storage, study_name=search.settings.name, direction=direction, load_if_exists=True
+            )
+        except (DatabaseError, RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise Refusal(f"{path}: cannot be opened as a study ({reason}): restore it, or remove {path.parent} to begin anew") from None
         if IDENTITY not in self._study.user_attrs:  # the study is new
             self._study.set_user_attr(IDENTITY, dict(identity))
         self._identity = self._study.user_attrs[IDENTITY]

@@ -74,6 +74,7 @@ class TrialFolder:
         journals = journal.journals_folder(self.folder)
         if parent and not journals.exists():
             journals.parent.mkdir(parents=True, exist_ok=True)
+            journals.unlink(missing_ok=True)  # a link to the place of a checkout that was moved
             journals.symlink_to(parent.parent.resolve())
 
     @property

@@ -2,8 +2,8 @@
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pipeline.core import files, identity, untrusted
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import adding_lines, from_data, load, shown, upgraded
 from pipeline.core.prepared import Prepared, read_record
-from pipeline.core.refusal import counted
+from pipeline.core.refusal import Refusal, counted
 from pipeline.core.section import leaves
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate import stage
@@ -23,18 +23,19 @@ from pipeline.evaluate.reports import recorded
 from pipeline.inference import model_file, tensor_file, torch_errors
 from pipeline.inference.machine import Machine, is_known, set_determinism
 from pipeline.inference.model_file import Manifest
-from pipeline.inference.tensor_file import Tensors
+from pipeline.inference.tensor_file import Damaged, Tensors
 from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.progress import progress
-from pipeline.runs import find, run_description
+from pipeline.runs import find, provenance, run_description
 from pipeline.runs.find import Found
+from pipeline.runs.record import Record
 from pipeline.train import beginning
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.params import TrainParams
 from pipeline.train.training import Training
 
 HEXADECIMAL = re.compile(r"[0-9a-f]{40,64}")
-NOTHING, LONGEST = "nothing", 200
+NOTHING, UNKNOWN, LONGEST = "nothing", "unknown: ", 200
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def compare_values(name: str, description: str, places: Places, expected: Mappin
 
 
 def compare_texts(name: str, description: str, places: Places, expected: str, found: str) -> ComparedPart:
-    """Compare two digests."""
+    """Compare two strings, such as digests or commits."""
     return ComparedPart(name, f"{description} ({short(found)})", None if expected == found else described(places, expected, found))
 
 
@@ -99,7 +100,7 @@ def short(value: object) -> str:
 def run(subject: str, retrain: bool) -> int:
     """Compare what a model file or a run records with this checkout, and print each comparison. `subject` names the model file or the run.
 
-    The comparisons are of the data, the code, the lock file, the parameters, the machine and the scores.
+    The comparisons are of the data, the code, the lock file, the parameters, the machine and the scores; for a run, also of the commit.
     With `retrain`, also train again in a temporary folder and compare the new model file. Return 1 at the first difference, or 0 if there
     is none. If other code trained the model, `retrain` continues after each difference, because the weights may be equal nevertheless.
     Nothing in the checkout is written. The last line says `identical` only if the training was repeated, and otherwise what was compared.
@@ -123,9 +124,12 @@ def run(subject: str, retrain: bool) -> int:
     return 0
 
 
+COMMIT = {"git.commit": "commit", "git.difference": "changes"}
+
+
 def comparisons(found: Found, paths: Paths, environment: Environment, *, retrain: bool) -> Iterator[ComparedPart]:
     """Yield one comparison after another, from the causes to the result: the model file, the data, the code, the parameters, the machine,
-    and then the scores.
+    and then the scores. For a run, the commit and the scores are also compared with the journal.
 
     With `retrain`, finally train again and compare the new model file. The caller should stop at the first difference, because each
     comparison assumes that there was none before. Raises Refusal if a file that is needed is missing or invalid.
@@ -134,15 +138,22 @@ def comparisons(found: Found, paths: Paths, environment: Environment, *, retrain
     if record:
         places = ("the journal", f"{model}, the model of a later training that was sent to the same run of MLflow")
         yield compare_texts("run", record.name, places, record.model_digest, files.digest(model))
-    weights, metadata = tensor_file.load(model, header_bytes=model_file.HEADER_BYTES)
-    digest = tensor_file.digest(weights, metadata)  # that in the file: `load` refuses a damaged one
-    yield ComparedPart("file", f"{model} ({short(digest)})", None)
+    places = ("the file", "its contents: the file was damaged, or changed by hand")
+    try:
+        weights, metadata = tensor_file.load(model, header_bytes=model_file.HEADER_BYTES)
+    except Damaged as damaged:
+        yield compare_texts("file", str(model), places, damaged.claimed, damaged.found)
+        return
+    digest = tensor_file.digest(weights, metadata)
+    yield compare_texts("file", str(model), places, digest, digest)
     manifest = model_file.describe(metadata, model)
     upgraded_params, _ = upgraded(manifest.params, TrainParams)
     params, machine = from_data(upgraded_params, TrainParams, f"{model}: the model file"), Machine.set_up(environment)
     yield from compare_inputs(manifest, upgraded_params, paths, machine, weights=params.model.weights_file)
+    if record:
+        yield from compare_commit(record, environment)
     prepared = Prepared.open(paths.prepared)
-    yield compare_scores(found, weights, manifest, prepared, paths, machine)
+    yield from compare_scores(found, weights, manifest, prepared, paths, machine)
     if retrain:
         yield from compare_retraining(model, weights, manifest, params, prepared, machine)
 
@@ -153,56 +164,88 @@ def compare_inputs(
     """Compare data, code, lock file, parameters and machine with those in `manifest`, the metadata of the model file.
 
     `params` are the parameters of the file, with the keys that were added since it was written. `weights` is the file from which the
-    training started, if any; its digest is compared too. Raises Refusal if the prepared data is missing or damaged, or if `params.yaml` is
-    invalid.
+    training started, if any; its digest is compared too. Raises Refusal if there is no prepared data, or if `params.yaml` is invalid.
     """
     places = ("the file", "this checkout (`dvc status train` names what changed)")
     code = identity.dependencies("train", {**params, "evaluate": {"name": manifest.spec.targets.kind}}, paths.top)
     recorded_source = read_record(paths.prepared).source  # raises Refusal if no data was prepared
-    digests = {
-        "code": ("the dependencies of train in dvc.yaml", identity.code_digest(code, paths.top)),
-        "lock": (str(paths.lock), files.digest(paths.lock)),
-        "data": (str(paths.prepared), Prepared.open(paths.prepared).digest),
+    digests: dict[str, tuple[str, Callable[[], str]]] = {
+        "code": ("the dependencies of train in dvc.yaml", lambda: identity.code_digest(code, paths.top)),
+        "lock": (str(paths.lock), lambda: files.digest(paths.lock)),
+        "data": (str(paths.prepared), lambda: Prepared.open(paths.prepared).digest),
     }
     if weights is not None:
-        digests["weights"] = (str(weights), str(beginning.weights_digest(weights)))
+        digests["weights"] = (str(weights), lambda: str(beginning.weights_digest(weights)))
     for name, (description, digest) in digests.items():
-        yield compare_texts(name, description, places, manifest.inputs.get(name, NOTHING), digest)
+        try:
+            found = digest()
+        except Refusal as refusal:
+            found = f"none that can be read ({refusal})"
+        except FileNotFoundError as error:
+            found = f"no {error.filename}"
+        yield compare_texts(name, description, places, manifest.inputs.get(name, NOTHING), found)
     found_params = load(Document.read(paths.params), TrainParams).model_dump(mode="json")
     yield compare_values("params", str(paths.params), ("the file", str(paths.params)), params, found_params)
     if recorded_source:
         source = load(Document.read(paths.params), PrepareParams).source.model_dump(mode="json")
         places = (str(paths.prepared), f"{paths.params}: run `dvc repro -f prepare`")
         yield compare_values("source", str(paths.prepared), places, {"source": recorded_source}, {"source": source})
-    expected, here = manifest.fingerprint, machine.fingerprint()
-    description = f"{here['name']}, {here['cpu']}, {counted(here['threads'], 'thread')}, torch {here['libraries']['torch']}"
-    compared = compare_values("machine", description, ("the file", "this machine"), expected, here)
-    if not compared.difference and not is_known(expected):
-        compared = replace(compared, difference="the CPU is unknown, so the two may differ")
-    yield compared
+    yield compare_machine(manifest.fingerprint, machine.fingerprint())
+
+
+def compare_machine(expected: Mapping[str, Any], found: Mapping[str, Any]) -> ComparedPart:
+    """Compare the fingerprint in the model file, `expected`, with that of this machine. One that does not name its CPU differs from all."""
+    cpu = f", {found['cpu']}" if "cpu" in found else ""
+    description = f"{found['name']}{cpu}, {counted(found['threads'], 'thread')}, torch {found['libraries']['torch']}"
+    places = ("the file", "this machine")
+    compared = compare_values("machine", description, places, expected, found)
+    if compared.difference or (is_known(expected) and is_known(found)):
+        return compared
+    return ComparedPart("machine", description, f"cpu: {described(places, expected.get('cpu'), found['cpu'])}: the two may differ")
+
+
+def compare_commit(record: Record, environment: Environment) -> Iterator[ComparedPart]:
+    """Compare the commit and the uncommitted changes that the journal recorded with those of the checkout.
+
+    Changes of params.yaml and of the files of results do not count, neither between two commits nor uncommitted, because they are usually
+    committed after the run: their values are compared, those of the section `source` by the digest of the data. A value that is unknown
+    differs from every value. A value that the journal lacks differs, unless the checkout lacks it, too.
+    """
+    current, places = provenance.gather(environment), ("the journal", "this checkout")
+    for key, name in COMMIT.items():
+        expected, found = record.provenance.get(key, NOTHING), current.get(key, NOTHING)
+        if expected.startswith(UNKNOWN) or found.startswith(UNKNOWN):
+            yield ComparedPart(name, "git", described(places, expected, found))
+        elif key == "git.difference":
+            before, now = provenance.changed_code(expected), provenance.changed_code(found)
+            yield compare_texts(name, "git", places, before, now)
+        elif expected != found and provenance.code_between(expected, found) == []:
+            yield ComparedPart(name, f"git ({short(found)}, which differs in parameters and results only)", None)
+        else:
+            yield compare_texts(name, "git", places, expected, found)
 
 
 def compare_scores(
     subject: Found, weights: Tensors, manifest: Manifest, prepared: Prepared, paths: Paths, machine: Machine
-) -> ComparedPart:
-    """Evaluate the model again. Compare the scores with those in the journal of a run that was evaluated, else with `metrics/evaluate.json`.
+) -> Iterator[ComparedPart]:
+    """Evaluate the model again. Compare the scores with `metrics/evaluate.json` and, for a run, with its journal.
 
     Raises Refusal if `metrics/evaluate.json` or `params.yaml` is missing or invalid, if the settings in `params.yaml` do not fit the data
     or the machine, or if an output of the model is not finite.
     """
-    document = Document.read(paths.params)
+    path, document = paths.metrics / "evaluate.json", Document.read(paths.params)
+    expected, label = recorded.read(path)
     model = model_file.rebuild(weights, manifest, subject.path)
     with adding_lines(document):
         _, found = stage.judge(model, manifest, prepared, machine, load(document, EvaluateParams))
-    line = recorded.result_line(found)
-    if subject.run and (scores := subject.run.metrics("test/")):
-        metrics = run_description.test_metrics(found)
+    places = (str(path) if label == recorded.label(subject.path) else f"{path}, which is of another model", "this evaluation")
+    yield compare_values("score", recorded.result_line(found), places, expected, found)
+    if subject.run:
+        scores = subject.run.metrics("test/")
+        metrics = run_description.test_metrics(found) if scores else {}
         expected = {name: value for name, value in scores.items() if name in metrics}  # an earlier evaluation may have measured more
-        return compare_values("score", line, ("the journal", "this evaluation"), expected, metrics)
-    path = paths.metrics / "evaluate.json"
-    expected, label = recorded.read(path)
-    place = str(path) if label == recorded.label(subject.path) else f"{path}, which is of another model"
-    return compare_values("score", line, (place, "this evaluation"), expected, found)
+        description = f"{counted(len(metrics), 'value')} of the journal" if scores else "none in the journal: the run was not evaluated"
+        yield compare_values("scores", description, ("the journal", "this evaluation"), expected, metrics)
 
 
 def compare_retraining(

@@ -13,7 +13,7 @@ from pipeline.core.spec import Spec
 from pipeline.inputs.image.description import ImageInputs
 from pipeline.inputs.text.description import TextInputs
 from pipeline.train.augment.changes import Crop, Cutout, Flip, Jitter, Mixing, NoCrop, ResizedCrop
-from pipeline.train.augment.pixels import Pixels, RandomSource
+from pipeline.train.augment.pixels import Pixels
 from pipeline.train.augment.transform import Transform, refuse_unfit, to_bytes, to_floats, transforms_of
 from pipeline.train.params import AugmentSettings, TransformsSettings
 
@@ -26,8 +26,9 @@ class Draws:
     """The random integers of all augmentations of a split."""
 
     augmenters: Sequence[Augmenter]
-    generator_for: RandomSource
-    num_samples: int
+
+    def __init__(self, num_samples: int, seed: int) -> None:
+        self.num_samples, self.generator_for = num_samples, partial(seeding.generator, seed, "augment")
 
     @property
     def active(self) -> bool:
@@ -49,12 +50,13 @@ class Augmentation(Draws):
     """
 
     def __init__(self, settings: TransformsSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
-        self.num_samples = num_samples
-        self.generator_for = partial(seeding.generator, seed, "augment")
+        super().__init__(num_samples, seed)
         assert isinstance(spec.inputs, ImageInputs)
         self.pixels = Pixels(spec.inputs, device)
-        self.window = chosen_window(settings, self.pixels)
-        self.changes = chosen_changes(settings, self.pixels)
+        self.window: Window = NoCrop()
+        self.changes: list[Change] = []
+        if isinstance(settings, AugmentSettings):
+            self.window, self.changes = chosen_window(settings, self.pixels), chosen_changes(settings, self.pixels)
         self.transforms = transforms_of(settings.transforms)
         refuse_unfit(self.transforms, self.pixels.images, device)
         self.mixing = chosen_mixing(settings, self.pixels, spec)
@@ -111,9 +113,9 @@ class TextAugmentation(Draws):
     mixing = None
 
     def __init__(self, settings: TransformsSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
+        super().__init__(num_samples, seed)
         assert isinstance(spec.inputs, TextInputs)
-        self.num_samples, self.text = num_samples, spec.inputs
-        self.generator_for = partial(seeding.generator, seed, "augment")
+        self.text = spec.inputs
         self.augmenters = self.transforms = transforms_of(settings.transforms)
         refuse_unfit(self.transforms, self.text, device)
 
@@ -162,22 +164,18 @@ def chosen_mixing(settings: TransformsSettings, pixels: Pixels, spec: Spec) -> M
     return Mixing(settings.mixup, settings.cutmix, pixels, num_classes=spec.num_outputs)
 
 
-def chosen_window(settings: TransformsSettings, pixels: Pixels) -> Window:
-    if not isinstance(settings, AugmentSettings):
-        return NoCrop()
+def chosen_window(settings: AugmentSettings, pixels: Pixels) -> Window:
     if settings.resized_crop:
         return ResizedCrop(settings.resized_crop, pixels)
     return Crop(settings.crop_padding, pixels) if settings.crop_padding else NoCrop()
 
 
-def chosen_changes(settings: TransformsSettings, pixels: Pixels) -> list[Change]:
+def chosen_changes(settings: AugmentSettings, pixels: Pixels) -> list[Change]:
     """Return the configured changes, of flip, colour jitter and Cutout, in the order of application.
 
     Cutout is last, so that no other change alters the colour of the square that Cutout fills.
     """
     found: list[Change] = []
-    if not isinstance(settings, AugmentSettings):
-        return found
     if settings.flip != "none":
         found.append(Flip(settings.flip))
     if settings.brightness or settings.contrast or settings.saturation:

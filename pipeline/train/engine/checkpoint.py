@@ -62,21 +62,18 @@ class HistoryFile:
         rows, no file is written.
         """
         if num_rows:
-            self.write(rows, num_rows)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with files.naming(self.path), self.path.open("ab") as file:
+                if file.tell() < self.size_bytes:
+                    self.num_rows, self.size_bytes, self.digest = 0, 0, hashlib.sha256()
+                content = "".join(f"{files.canonical(row)}\n" for row in rows[self.num_rows : num_rows]).encode()
+                file.truncate(self.size_bytes)
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            self.num_rows, self.size_bytes = num_rows, self.size_bytes + len(content)
+            self.digest.update(content)
         return {"bytes": self.size_bytes, "sha256": self.digest.hexdigest()}
-
-    def write(self, rows: Sequence[Row], num_rows: int) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with files.naming(self.path), self.path.open("ab") as file:
-            if file.tell() < self.size_bytes:
-                self.num_rows, self.size_bytes, self.digest = 0, 0, hashlib.sha256()
-            content = "".join(f"{files.canonical(row)}\n" for row in rows[self.num_rows : num_rows]).encode()
-            file.truncate(self.size_bytes)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        self.num_rows, self.size_bytes = num_rows, self.size_bytes + len(content)
-        self.digest.update(content)
 
     def read_rows(self, record: Mapping[str, Any]) -> list[Row]:
         """Return the rows that belong to `record`, which `append` has returned. The next `append` continues after them.

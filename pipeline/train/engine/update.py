@@ -45,7 +45,12 @@ def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progres
             raise Refusal(
                 f"train.compile: out of memory at step {state.step + 1}, and `graphs` cannot use a smaller micro-batch: write `train.compile: default`"
             )
-        size = smaller(state, progress, largest)
+        size = min(progress.micro_batch_size, largest) // 2
+        if not size:
+            raise OutOfMemory(
+                f"train.micro_batch_size: out of memory at step {state.step + 1} with one sample: choose a smaller model or image, "
+                "set `train.activation_checkpointing: true`, or free memory that other processes use"
+            )
         state.lanes.begin_again(state.step + 1, size)
         make_room(state, step)
         progress.change_micro_batch(state.step + 1, size)
@@ -64,17 +69,6 @@ def make_room(state: TrainState, step: Step) -> None:
     gc.collect()
     if state.device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def smaller(state: TrainState, progress: Progress, largest: int) -> int:
-    """Return half the micro-batch size. Raises OutOfMemory if the size is already 1."""
-    size = min(progress.micro_batch_size, largest) // 2
-    if not size:
-        raise OutOfMemory(
-            f"train.micro_batch_size: out of memory at step {state.step + 1} with one sample: choose a smaller model or image, "
-            "set `train.activation_checkpointing: true`, or free memory that other processes use"
-        )
-    return size
 
 
 def update(state: TrainState, batch: BlockBatch, progress: Progress, settings: StepSettings, step: Step) -> None:

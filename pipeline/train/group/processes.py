@@ -21,9 +21,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from pipeline.core import files, identity
 from pipeline.core.environment import Environment
+from pipeline.core.identity import ChangedInPlace
 from pipeline.core.interruption import Interrupted, Interruption
 from pipeline.core.refusal import Refusal, Unavailable, listed
-from pipeline.core.stage import ChangedInPlace
 from pipeline.core.untrusted import reason
 
 OUT_OF_MEMORY, LOST = 75, 76

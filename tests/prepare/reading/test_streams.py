@@ -135,3 +135,17 @@ def test_only_encodings_of_files_that_python_knows_are_names() -> None:
 def test_a_last_line_without_an_end_counts(tmp_path: Path, content: bytes, count: int) -> None:
     (tmp_path / "a.txt").write_bytes(content)
     assert streams.num_lines(tmp_path / "a.txt") == count
+
+
+def test_lines_are_counted_once_unless_the_file_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a\nb\n")
+    assert streams.num_lines(path) == 2
+    with monkeypatch.context() as patches:
+        patches.setattr(streams, "BLOCK_BYTES", 0)  # nothing would be read
+        assert streams.num_lines(path) == 2
+    path.write_text("a\nb\nc\n")
+    assert streams.num_lines(path) == 3
+    path.unlink()
+    with pytest.raises(Refusal, match=r"a\.txt: cannot be read \(No such file or directory\): make it a readable file"):
+        streams.num_lines(path)

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from pipeline.core.registry import MODELS
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.evaluate import text_scores
-from pipeline.evaluate.decoding import decode
+from pipeline.evaluate.generation import decode
 from pipeline.inference.batch import IGNORED
 from pipeline.inference.batches import loader
 from pipeline.inference.networks import Model

@@ -11,6 +11,7 @@ from mlflow import MlflowClient
 
 from pipeline.__main__ import main
 from pipeline.core.environment import Environment, Paths
+from pipeline.core.refusal import Refusal
 from pipeline.runs.journal import journals
 from pipeline.runs.mlflow import mirror
 from pipeline.runs.mlflow.store import Store
@@ -156,9 +157,10 @@ def test_another_registry_is_refused_and_the_same_one_is_not(registry: Registry,
         assert "MLFLOW_REGISTRY_URI: models are registered in the store of MLFLOW_TRACKING_URI only" in refused(*arguments)
 
 
-@pytest.mark.parametrize("words", [("a/b",), ("it's",), ("digits", "--alias", "v3")])
-def test_names_that_mlflow_cannot_store_are_refused(registry: Registry, refused: Callable[..., str], words: tuple[str, ...]) -> None:
-    assert "mlflow.db failed (" in refused("promote", registry.runs["first"], *words)
+def test_names_that_mlflow_cannot_store_are_refused() -> None:
+    for registered, alias in (("a/b", "a"), ("", "a"), ("a b", "a"), ("digits", "latest"), ("digits", "v3"), ("digits", "")):
+        with pytest.raises(Refusal, match=": is not a valid "):
+            promotion.refuse_bad_names(registered, alias)
 
 
 def test_without_a_store_nothing_is_created(working: Checkout, refused: Callable[..., str]) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pipeline.core.refusal import Refusal
-from pipeline.train.engine import optimizers, parameter_groups
+from pipeline.train.engine import optimizers
 from pipeline.train.optimizer_params import GroupSettings, OptimizerSettings
 from tests.laws.test_resuming import CONVNET
 from tests.train.engine.building import ADAMW, MUON, begin, run, same, steps
@@ -83,7 +83,7 @@ class Bridged(nn.Module):
 
 
 def test_a_layer_between_two_blocks_has_the_depth_of_the_block_before_it() -> None:
-    depth = parameter_groups.depths(module := Bridged())
+    depth = optimizers.depths(module := Bridged())
     assert [depth[id(parameter)] for name, parameter in module.named_parameters() if name.endswith("weight")] == [2, 2, 1]
 
 
@@ -157,15 +157,15 @@ def norms() -> nn.Module:
 @pytest.mark.parametrize(("patterns", "kept"), [(["0.*", "1.weight"], []), (["1.weight", "1.bias"], ["1"]), (["[012].*"], ["1", "2"])])
 def test_a_norm_keeps_its_statistics_if_all_of_it_is_frozen(patterns: list[str], kept: list[str]) -> None:
     network = norms()
-    assert parameter_groups.freeze(network, patterns) == [network.get_submodule(name) for name in kept]
+    assert optimizers.freeze(network, patterns) == [network.get_submodule(name) for name in kept]
 
 
 def test_a_norm_whose_scale_the_model_freezes_keeps_its_statistics_if_its_bias_is_frozen() -> None:
     network = norms()
     network.get_submodule("1").weight.requires_grad_(False)
-    assert parameter_groups.freeze(network, []) == []
-    assert parameter_groups.freeze(network, ["0.*"]) == []
-    assert parameter_groups.freeze(network, ["1.bias"]) == [network.get_submodule("1")]
+    assert optimizers.freeze(network, []) == []
+    assert optimizers.freeze(network, ["0.*"]) == []
+    assert optimizers.freeze(network, ["1.bias"]) == [network.get_submodule("1")]
 
 
 def test_a_pattern_that_matches_nothing_is_refused_with_the_nearest_names(train_params, prepared) -> None:

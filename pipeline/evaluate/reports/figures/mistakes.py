@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from numpy.typing import NDArray
 
@@ -123,14 +122,10 @@ def plot_mistakes(path: Path, *, images: NDArray[np.uint8], predictions: Predict
             image = images[sample] if images.shape[-1] == 3 else images[sample].mean(axis=-1)  # in grey
             axes.imshow(image, cmap="gray", vmin=0, vmax=255)
             axes.set_title(f"sample {sample}", size=7.5, color=canvas.MUTED, pad=3)
-            caption(axes, predictions, sample, classes)
-
-
-def caption(axes: Axes, predictions: Predictions, sample: int, classes: Sequence[str]) -> None:
-    actual, answer = (int(numbers[sample]) for numbers in (predictions.targets, predictions.predicted))
-    names = [canvas.label(classes[number], number, LONGEST_TITLE) for number in (actual, answer)]
-    text = f"actual: {names[0]}\npredicted: {names[1]}\nconfidence: {predictions.confidence[sample]:.1%}"
-    axes.annotate(text, (0.5, 0), (0, -4), xycoords="axes fraction", textcoords="offset points", ha="center", va="top", size=7.5)
+            numbers = (int(predictions.targets[sample]), int(predictions.predicted[sample]))
+            actual, answer = (canvas.label(classes[number], number, LONGEST_TITLE) for number in numbers)
+            text = f"actual: {actual}\npredicted: {answer}\nconfidence: {predictions.confidence[sample]:.1%}"
+            axes.annotate(text, (0.5, 0), (0, -4), xycoords="axes fraction", textcoords="offset points", ha="center", va="top", size=7.5)
 
 
 def plot_label_scores(path: Path, per_label: Mapping[str, Mapping[str, float]]) -> None:

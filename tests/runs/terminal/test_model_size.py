@@ -9,7 +9,7 @@ from torch import nn
 
 from pipeline.inference import networks
 from pipeline.models import recurrent
-from pipeline.runs.model_size import count_forward, described, si
+from pipeline.runs.terminal import count_forward, described, si
 from tests import texts
 from tests.train.engine import building
 
