@@ -18,8 +18,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-import psutil
-
 from pipeline.core import files
 from pipeline.core.refusal import Unavailable
 
@@ -188,6 +186,8 @@ def is_alive(pid: int, command: str, recorded_s: float) -> bool:
     Return True if a process with this id runs `dvc` or the command, and started before `recorded_s`, the time when the record was last
     changed. Also return True if the system does not allow reading the command of the process with this id.
     """
+    import psutil  # late: the Dockerfile imports this module with a Python that has no packages
+
     try:
         process = psutil.Process(pid)
         started_s, running = process.create_time(), " ".join(process.cmdline())
