@@ -97,8 +97,8 @@ def dependencies(stage: str, params: Mapping[str, Any], folder: Path) -> list[st
 
     Raises Refusal if dvc.yaml is missing or does not describe the stage.
     """
-    listed = read_stage(stage, folder)["deps"]
-    return [REFERENCE.sub(lambda match: str(ValueOf(match[1]).found_in(params)), path) for path in listed]
+    paths = read_stage(stage, folder)["deps"]
+    return [REFERENCE.sub(lambda match: str(ValueOf(match[1]).found_in(params)), path) for path in paths]
 
 
 def read_stage(stage: str, folder: Path) -> dict[str, Any]:

@@ -229,7 +229,8 @@ class PretrainedTokenizer(Tokenizer):
     @cached_property
     def library(self) -> Any:
         """Return the `tokenizers.Tokenizer` of the description. It adds no special tokens to a text."""
-        from tokenizers import AddedToken, Tokenizer, models, normalizers  # late: most commands do not need it
+        import tokenizers  # late: most commands do not need it
+        from tokenizers import models, normalizers
 
         numbers = {token: number for number, token in enumerate(self.description.vocabulary)}
         if self.description.kind == "wordpiece":
@@ -241,12 +242,12 @@ class PretrainedTokenizer(Tokenizer):
         else:
             pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in self.description.merges)]
             model = models.BPE(numbers, pairs, ignore_merges=self.description.ignore_merges)
-        tokenizer: Any = Tokenizer(model)
+        tokenizer: Any = tokenizers.Tokenizer(model)
         if self.description.normalization:
             tokenizer.normalizer = normalizers.Sequence([normalizer(name) for name in self.description.normalization])
         tokenizer.pre_tokenizer = pre_tokenizer(self.description)
         for token in sorted(self.description.added, key=lambda token: token.number):
-            tokenizer.add_tokens([AddedToken(**token.model_dump(exclude={"number"}))])
+            tokenizer.add_tokens([tokenizers.AddedToken(**token.model_dump(exclude={"number"}))])
         return tokenizer
 
     def encode(self, text: str) -> Tokens:
@@ -321,11 +322,12 @@ def by_lines(text: str, name: Normalization) -> str:
     """
     if text.isascii():
         return text.lower() if name == "lowercase" else text
-    return "".join(map(normalizing(name), text.splitlines(keepends=True)))
+    return "".join(map(change_of_line(name), text.splitlines(keepends=True)))
 
 
 @cache
-def normalizing(name: Normalization) -> Callable[[str], str]:
+def change_of_line(name: Normalization) -> Callable[[str], str]:
+    """Return what applies the change `name` to a line. Here, `strip_accents` also divides and joins accented letters before and after it."""
     from tokenizers import normalizers  # late: only texts beyond ASCII need it
 
     steps = ("nfd", "strip_accents", "nfc") if name == "strip_accents" else (name,)
@@ -368,6 +370,7 @@ def parts(text: str, *, cut: re.Pattern[str] | None) -> Iterator[str]:
 
 
 def normalizer(name: str) -> Any:
+    """Return the step `name` of a normalization from the library `tokenizers`, and nothing else: `strip_accents` finds separate accents only."""
     from tokenizers import normalizers
 
     if name in NORMALIZERS:

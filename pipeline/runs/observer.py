@@ -10,7 +10,7 @@ from pipeline.core.observer import Observer
 from pipeline.inference.model_file import Manifest
 from pipeline.runs import run as tracking
 from pipeline.runs import run_description
-from pipeline.runs.terminal import described, training_lines
+from pipeline.runs.terminal import described_size, training_lines
 from pipeline.train.training import Training
 
 
@@ -26,7 +26,7 @@ class StageObserver(Observer):
         graphs = {"requested": training.machine.graphs, "obstacle": training.why_eager}
         more = {"inputs": inputs, "data": str(training.train_split), "cuda_graphs": graphs}
         self.info = run_description.of_training(self.document, self.paths, self.environment, more, direction=training.plan.direction)
-        print(f"train: {described(training)}", flush=True)
+        print(f"train: {described_size(training)}", flush=True)
         resume_file = self.paths.run or training.saver.checkpoints.folder / "run"
         self.run = self.run_context.enter_context(tracking.training(self.environment, resume_file=resume_file, info=self.info))
         for row in training.progress.rows:  # those that a training of another length has reported; a run leaves out what it has

@@ -270,7 +270,7 @@ def training_lines(
         yield lines(lambda fields: print(", ".join(fields), flush=True), every_s=LINE_EVERY_S)
 
 
-SAMPLES = 2
+SAMPLES_COUNTED = 2
 """BatchNorm needs two samples. What is counted is divided by this number."""
 
 
@@ -285,7 +285,8 @@ class Forward(NamedTuple):
 def count_forward(params: "TrainParams", spec: "Spec", longest: int | None = None) -> Forward | None:
     """Count the forward pass of a sample, of a text with the length to which a batch with the `longest` is cut (None: the full length).
 
-    Nothing is computed: the network is on torch's meta device. Return None if the network cannot run on the meta device, for example because it needs pretrained weights or values of tensors.
+    Nothing is computed: the network is on torch's meta device. Return None if the network cannot run on the meta device, for example because
+    it needs pretrained weights or values of tensors.
     """
     from torch.utils.flop_counter import FlopCounterMode  # late: it imports Triton
 
@@ -305,15 +306,17 @@ def count_forward(params: "TrainParams", spec: "Spec", longest: int | None = Non
             for module in network.modules():
                 module.register_forward_hook(add)
             model = Model(network, networks.preprocessing(spec.inputs, channels_last=False).to("meta")).train()
-            inputs = torch.empty((SAMPLES, *spec.inputs.row_shape), dtype=getattr(torch, np.dtype(spec.inputs.dtype).name), device="meta")
+            inputs = torch.empty(
+                (SAMPLES_COUNTED, *spec.inputs.row_shape), dtype=getattr(torch, np.dtype(spec.inputs.dtype).name), device="meta"
+            )
             model(without_padding(inputs, None if longest is None else torch.tensor([longest])))
     except Exception:  # whatever a model of one's own raises: if a training raises it too, that reports it with place and remedy
         return None
     num_weights = sum(parameter.numel() for parameter in network.parameters())
-    return Forward(counter.get_total_flops() / SAMPLES, num_outputs / SAMPLES, num_weights)
+    return Forward(counter.get_total_flops() / SAMPLES_COUNTED, num_outputs / SAMPLES_COUNTED, num_weights)
 
 
-def described(training: "Training") -> str:
+def described_size(training: "Training") -> str:
     """Return how large the model of a training is, such as `680,710 parameters, 21 MFLOPs for a sample (forward)`."""
     parameters, lengths = training.state.parameters, training.prepared.train.lengths
     num_parameters, num_trained = (sum(each.numel() for each in parameters if each.requires_grad or frozen) for frozen in (True, False))

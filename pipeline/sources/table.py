@@ -18,13 +18,14 @@ from pipeline.core.untrusted import shown
 from pipeline.inputs.table.description import MOST_COLUMNS
 from pipeline.prepare.columns import Doubt, LeftOut, Survey, marks_added, unclear
 from pipeline.prepare.inputs.table import KINDS, OF_KIND, Part, Statistics, TableSettings
-from pipeline.prepare.label_params import LabelSettings, RowSettings
+from pipeline.prepare.label_params import LabelSettings
 from pipeline.prepare.reading import labelled_tables, tables
 from pipeline.prepare.reading.cells import texts
 from pipeline.prepare.reading.labelled_tables import Labelled, Samples
 from pipeline.prepare.reading.labels import ClassLabels, Labels, NumberLabels
 from pipeline.prepare.reading.parquet import MissingColumn
 from pipeline.prepare.reading.tables import TABLES, Block, FaultyRows, Tables, find_tables
+from pipeline.prepare.row_params import RowSettings
 from pipeline.prepare.rows import row_contents
 
 MOST_NAMED = 20

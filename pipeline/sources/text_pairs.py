@@ -13,11 +13,11 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.prepare.inputs.pairs import PairSettings
 from pipeline.prepare.inputs.tokens import Texts, texts_of
-from pipeline.prepare.label_params import RowSettings
 from pipeline.prepare.reading import labelled_tables, line_files
 from pipeline.prepare.reading.labelled_tables import Labelled
 from pipeline.prepare.reading.labels import TextLabels
 from pipeline.prepare.reading.tables import TABLES, Columns, Tables, find_tables
+from pipeline.prepare.row_params import RowSettings
 from pipeline.tasks.sequence.targets import SequenceTargets
 
 

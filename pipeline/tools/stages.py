@@ -1,13 +1,9 @@
-"""`python -m pipeline STAGE`, the command of a stage in dvc.yaml: read its parameters, call it with its observer, and refuse its result if its inputs changed.
-
-`python -m pipeline sync` sends to MLflow all events of the journals, the local records of runs, that MLflow has not received yet.
-"""
+"""`python -m pipeline STAGE`, the command of a stage in dvc.yaml: read its parameters, call it with its observer, and refuse its result if its inputs changed."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 
 from pipeline.core import interruption
 from pipeline.core.environment import Environment, Paths
@@ -62,15 +58,3 @@ def call(stage: str, paths: Paths, arguments: Sequence[str]) -> int:
         with adding_lines(document):
             function(params, paths, environment, observer=unfailing(observer), refuse_changes=refuse_changes)
     return 0
-
-
-def sync(follow: str | None) -> int:
-    """Send journals, the local records of runs, to MLflow: all that are not completely in an MLflow store yet. Return 0 if this succeeds,
-    else 1.
-
-    If `follow` is the folder of a journal, send this journal until the stage that writes it has ended and MLflow has everything.
-    """
-    from pipeline.runs.mlflow import mirror  # late: no stage needs it before it runs
-
-    environment = Environment.read()
-    return mirror.follow(Path(follow), environment) if follow else int(mirror.sync(environment) > 0)

@@ -179,7 +179,7 @@ VERBS = {
     ),
     "sync": verb(
         "send to MLflow all events of the journals that it has not received",
-        "stages:sync",
+        "sync:run",
         value("--follow", "send one journal until its stage has ended; every stage starts this by itself", "JOURNAL"),
     ),
     "profile": verb(

@@ -26,9 +26,9 @@ from tests.runs.conftest import NUM_STEPS, RUN_INFO, Tracked, finish
 AT_ONCE = """
 import sys
 from pipeline.runs.mlflow import mirror
-from pipeline.tools import stages
+from pipeline.tools import sync
 mirror.START_AFTER_S = 0.0
-sys.exit(stages.sync(sys.argv[1]))
+sys.exit(sync.run(sys.argv[1]))
 """
 """`python -m pipeline sync --follow`, without the pause before the import of MLflow."""
 

@@ -201,8 +201,11 @@ def decoded_blocks(file: IO[bytes], encoding: str, place: str, block_bytes: int 
 
 
 def num_lines(path: Path) -> int:
-    """Return the number of lines of a file, decompressed. They are counted once, unless it is changed. Raises Refusal if it cannot be read."""
-    with readable(path):
+    """Return the number of lines of a file that is in no archive, decompressed. They are counted once, unless the file is changed.
+
+    Raises Refusal if it cannot be read.
+    """
+    with readable(path):  # an error of its state is a Refusal, too
         return counted_lines(path, archives.version_of(path))
 
 

@@ -50,6 +50,8 @@ def save(folder: Path, path: Path, model: "LoggedModel", manifest: "Manifest") -
     from pipeline.runs.mlflow import served_model
 
     spec, stored = manifest.spec, manifest.spec.inputs.random_samples(2)
+    found = reader(spec.inputs)
+    example = found.example(stored) if found else stored  # as sent: texts, rows of a table, or else arrays
     params = served_model.GENERATION if spec.targets.stored == "windows" else served_model.PARAMS
     needed = (*REQUIREMENTS, *(HUB if manifest.inference.model.name in HUB else ()))
     mlflow.pyfunc.save_model(
@@ -60,9 +62,7 @@ def save(folder: Path, path: Path, model: "LoggedModel", manifest: "Manifest") -
         signature=ModelSignature(
             params=ParamSchema([ParamSpec(name, "double" if isinstance(value, float) else "long", value) for name, value in params.items()])
         ),
-        input_example=found.example(stored)
-        if (found := reader(spec.inputs))
-        else stored,  # as sent: texts, rows of a table, or else arrays
+        input_example=example,
         pip_requirements=[f"{name}=={metadata.version(name)}" for name in needed if name not in HUB or find_spec(name)],
         metadata={"classes": list(spec.targets.output_names)},
     )
@@ -164,11 +164,8 @@ def name_of(run: "Run") -> str:
 
 def description(run: "Run", spec: "Spec") -> str:
     """Return a description of the run's logged model in Markdown."""
-    inputs, targets, names = (
-        spec.inputs,
-        spec.targets,
-        textwrap.shorten(", ".join(spec.targets.output_names), LONGEST_LIST, placeholder=" ..."),
-    )
+    inputs, targets = spec.inputs, spec.targets
+    names = textwrap.shorten(", ".join(targets.output_names), LONGEST_LIST, placeholder=" ...")
     output = targets.predictions + (f", of {names}" if names else "")
     plain = f"{np.dtype(inputs.dtype).name} arrays of shape (n, {', '.join(map(str, inputs.row_shape))})"
     expected = found.expected() if (found := reader(inputs)) else plain

@@ -1,5 +1,6 @@
-"""`python -m pipeline check`: validate parameters, environment, data and machine before DVC deletes or runs anything; and what of the parameters does not
-fit each other, the data or the network, without reading data.
+"""`python -m pipeline check`: validate parameters, environment, data and machine before DVC deletes or runs anything.
+
+`refuse_misfits`, which `set` and `search` call, too, finds what of the parameters does not fit each other, without reading data.
 """
 
 import subprocess
@@ -21,8 +22,7 @@ from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.params import EvaluateParams, EvaluateSettings
 from pipeline.prepare.params import PrepareParams, SourceSettings, data_name
-from pipeline.prepare.reading import workers
-from pipeline.tools import checkout_lock, doctor
+from pipeline.tools import checkout_lock
 from pipeline.train.params import AugmentSettings, TrainParams
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ def refuse_unfit_machine(environment: Environment) -> None:
 
     Print a warning if the installed packages differ from requirements.lock, because a result is recorded with this lock.
     """
+    from pipeline.tools import doctor  # late: `set` imports this module for `refuse_misfits`
+
     findings = doctor.examine(environment, doctor.FOR_TRAINING)
     if (lock := findings["lock"]).status == "warning":
         print(f"warning: lock: {lock}", file=sys.stderr, flush=True)
@@ -121,6 +123,8 @@ def refuse_unusable_cluster(environment: Environment, prepare: PrepareParams) ->
 
     DVC removes the prepared data before `prepare` finds out.
     """
+    from pipeline.prepare.reading import workers  # late, as above
+
     if environment.cluster and (paths := prepare.source.cluster_paths()) is not None and would_run("prepare"):
         with workers.connected(Cluster(str(environment.cluster), paths)):
             pass

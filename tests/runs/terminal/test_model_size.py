@@ -9,7 +9,7 @@ from torch import nn
 
 from pipeline.inference import networks
 from pipeline.models import recurrent
-from pipeline.runs.terminal import count_forward, described, si
+from pipeline.runs.terminal import count_forward, described_size, si
 from tests import texts
 from tests.train.engine import building
 
@@ -44,21 +44,21 @@ def test_texts_count_with_the_length_to_which_the_longest_is_cut(train_params) -
     assert 0.4 * full.flops < half.flops <= 0.5 * full.flops
     short = replace(found.train, lengths=np.minimum(found.train.lengths, texts.LENGTH // 2))
     training.prepared = replace(found, splits={**found.splits, "train": short})
-    assert f", {si(half.flops)}FLOPs for a sample (forward)" in described(training)
+    assert f", {si(half.flops)}FLOPs for a sample (forward)" in described_size(training)
 
 
 def test_frozen_parameters_are_not_among_the_trained(train_params, prepared) -> None:
-    assert "trained" not in described(building.begin(train_params({}), prepared))
+    assert "trained" not in described_size(building.begin(train_params({}), prepared))
     frozen = building.begin(train_params({"train.freeze": ["*0*"]}), prepared)
     num_trained = sum(parameter.numel() for parameter in frozen.state.parameters if parameter.requires_grad)
-    assert f" parameters ({num_trained:,} trained), " in described(frozen)
+    assert f" parameters ({num_trained:,} trained), " in described_size(frozen)
 
 
 def test_counting_changes_no_weight_and_no_random_state(train_params, prepared) -> None:
     training = building.begin(train_params({"model": CONVNET}), prepared)
     weights = {name: tensor.clone() for name, tensor in building.weights(training.state).items()}
     random = torch.get_rng_state()
-    described(training)
+    described_size(training)
     assert torch.equal(torch.get_rng_state(), random)
     assert building.same(building.weights(training.state), weights)
     assert training.state.model.training
@@ -75,7 +75,7 @@ def test_a_model_that_cannot_run_on_the_meta_device_is_described_without_flops(t
             raise NotImplementedError("Could not run 'aten::_local_scalar_dense' with arguments from the 'Meta' backend")
 
         monkeypatch.setattr("pipeline.inference.networks.Model.forward", fail)
-    assert described(training) == f"{sum(each.numel() for each in training.state.parameters):,} parameters"
+    assert described_size(training) == f"{sum(each.numel() for each in training.state.parameters):,} parameters"
 
 
 def test_numbers_have_three_digits_and_a_prefix() -> None:
