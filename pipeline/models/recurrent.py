@@ -111,7 +111,7 @@ class TextClassifier(Recurrent):
         tokens, the mean is zeros, and the last state is the state at its first padding token.
         """
         if self.pooling == "mean":
-            return mean(states, real)
+            return mean(states, real, lengths)
         last = states[torch.arange(states.shape[0], device=states.device), (lengths - 1).clamp(min=0)]
         # the backward direction ends at the first token
         return torch.cat((last[:, : self.width], states[:, 0, self.width :]), dim=1)

@@ -89,7 +89,7 @@ class TextClassifier(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         real = tokens != self.pad
         states = self.body(tokens, attended(real))
-        return cast("Tensor", self.head(states[:, 0] if self.pooling == "first" else mean(states, real)))
+        return cast("Tensor", self.head(states[:, 0] if self.pooling == "first" else mean(states, real, real.sum(1))))
 
 
 class LanguageModel(nn.Module):

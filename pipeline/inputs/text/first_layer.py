@@ -22,12 +22,13 @@ def indices(tokens: Tensor, pad: int) -> Tensor:
     return tokens.clamp(min=0) if pad < 0 else tokens
 
 
-def mean(states: Tensor, real: Tensor) -> Tensor:
+def mean(states: Tensor, real: Tensor, lengths: Tensor) -> Tensor:
     """Return the mean (n, features) of the states (n, length, features) of each text, over its tokens.
 
-    `real` (n, length) is True at tokens and False at padding. The mean of a text without tokens is zeros.
+    `real` (n, length) is True at tokens and False at padding, and `lengths` (n,) are the numbers of tokens. The mean of a text without tokens
+    is zeros.
     """
-    weights = real.to(states.dtype) / real.sum(1, keepdim=True).clamp(min=1)
+    weights = real.to(states.dtype) / lengths.clamp(min=1)[:, None]
     return (states * weights[..., None]).sum(1)
 
 
