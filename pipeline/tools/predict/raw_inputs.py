@@ -229,8 +229,6 @@ class RawInputs:
                     places, samples = [places[at] for at in usable], [samples[at] for at in usable]
                     kept = {title: cells.take(usable) for title, cells in kept.items()}
                 yield Chunk(places, samples, kept)
-        except streams.NotDecoded as error:
-            raise Refusal(error.advising("--encoding ")) from None
         except MissingColumn as error:
             if isinstance(reader, LineReader) or error.column not in columns:
                 raise
@@ -312,6 +310,8 @@ def without_failure(name: str, path: Path, read: Callable[[], Iterable[Reading |
     try:
         yield from read()
     except Refusal as refusal:
+        if isinstance(refusal, streams.NotDecoded):
+            refusal = Refusal(refusal.advising("--encoding "))
         yield name, Refusal(refusal.within(str(path), shown(path)).replace(str(path), shown(name)))
     except (*READ_ERRORS, MemoryError) as error:
         yield name, Refusal(f"cannot be read: {getattr(error, 'strerror', None) or reason(error)}")

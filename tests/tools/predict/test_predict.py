@@ -70,6 +70,13 @@ def archived(name: str, members: dict[str, bytes]) -> Path:
     return path
 
 
+def test_a_list_of_images_in_another_encoding_is_refused_with_the_option_that_names_it(write_model: WriteModel, predict: Predict) -> None:
+    write_model()
+    Path("list.csv").write_text("image\nKöln.png\nBonn.png\n", encoding="cp1252")
+    (error,) = predict("list.csv", "--column", "image").errors
+    assert "error: list.csv:2: is not UTF-8 (byte 0xF6): name its encoding by `--encoding cp1252`" in error
+
+
 def test_predictions_are_written_to_a_file_whole_or_not_at_all(write_model: WriteModel, predict: Predict, monkeypatch) -> None:
     write_model()
     names = ["a,b.png", 'a"b.png', "a\nb.png", "数\udcff.png"]
