@@ -1,4 +1,4 @@
-"""What decides the result of a stage: digests of all inputs that dvc.yaml lists for it, and the properties of the machine that change results.
+"""Identifies what decides the result of a stage: digests of all inputs that dvc.yaml lists for it, and the properties of the machine that matter.
 
 Refuses the result of a stage whose inputs have changed while it ran. The inputs are the parameters, the code and the data. DVC records all of
 them as they are when a stage has ended. If they were changed meanwhile, DVC would store the result under inputs that did not give it, and

@@ -63,11 +63,7 @@ def assign(
         problem = "the dataset has a validation split of its own, which stays as it is"
         raise Refusal(f"source.folds: {problem}: write null; to train on folds, move its samples to the train split")
     if by_position:
-        for split, share in shares.items():
-            assert not isinstance(share, Fold)  # the settings refuse folds
-            free = np.flatnonzero(assigned[TRAIN] == TRAIN)
-            assigned[TRAIN][free[len(free) - count(share, len(free)) :]] = split
-        return assigned
+        return assigned | {TRAIN: divided_by_position(assigned[TRAIN], shares)}
     classes = strata = task.strata(targets[TRAIN])
     ranks = ranks_of(keys(), seed) if keys and shares else None
     if together and ranks is not None:
@@ -86,6 +82,16 @@ def assign(
             raise Refusal(f"source.{split}: no sample can be drawn for {split}, because train has one of each class: add samples")
         refuse_emptied_strata(classes, assigned[TRAIN] == TRAIN, split=split, task=task)
     return assigned
+
+
+def divided_by_position(assigned: NDArray[np.str_], shares: Mapping[str, float | Fold]) -> NDArray[np.str_]:
+    """Return the splits of the train samples, of which the last go to the first of `shares`, and those before them to the next."""
+    divided = assigned.copy()
+    for split, share in shares.items():
+        assert not isinstance(share, Fold)  # the settings refuse folds
+        free = np.flatnonzero(divided == TRAIN)
+        divided[free[len(free) - count(share, len(free)) :]] = split
+    return divided
 
 
 def ranks_of(keys: Iterable[bytes], seed: int) -> Ranks:
