@@ -304,7 +304,7 @@ def sizes_and_test(record: PreparedRecord) -> tuple[int, str]:
 def conclude(runner: SearchRunner, file: str, *, apply: bool) -> int:
     """Print the table and the best trial, or the means of trials that repeat a training. Return 0 if a trial is complete, else 1.
 
-    With `apply`, write the parameters of the best trial to params.yaml. Raises Refusal then if no trial is the best, or if
+    With `apply`, write the parameters of the best trial to params.yaml. Raises Refusal then if no trial is complete, or if
     the file has been edited while the search ran.
     """
     search, target, best = runner.search, runner.params.path, runner.study.best()
@@ -313,9 +313,7 @@ def conclude(runner: SearchRunner, file: str, *, apply: bool) -> int:
         for repetition in runner.repetitions():
             study.print_spreads(repetition, search.repeated)
     if apply and not best:
-        raise Refusal(
-            "no parameters can be applied: no trial is complete (see above why they failed, or add trials by --trials), or all repeat one"
-        )
+        raise Refusal("no trial is complete, so no parameters can be applied: see above why the trials failed, or add trials by --trials")
     if not best:
         return 0 if search.repeated and any(trial.state.name == "COMPLETE" for trial in runner.study.trials) else 1
     print(f"best: trial {best.number}, {study.described(best.params)}; model: {runner.trial(best.number).paths.model}")

@@ -175,6 +175,10 @@ def test_models_without_a_common_test_split_are_not_tested_but_the_others_are(mo
     assert str(reason).startswith(f"{first.name}: nothing shows")
 
 
+def test_more_models_than_letters_are_refused(working: Checkout, refused: Callable[..., str]) -> None:
+    assert "27 models are named: name 26 at most" in refused("compare", *["models/model.safetensors"] * 27)
+
+
 def test_an_unknown_name_is_refused(working: Checkout, refused: Callable[..., str]) -> None:
     for name in ("nothing", "--output=x", "a\nbc"):
         message = refused("compare", working.runs["first"], "--", name)

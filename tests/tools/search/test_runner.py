@@ -370,6 +370,18 @@ def test_a_second_search_of_the_same_name_is_refused(top: Path) -> None:
         search()
 
 
+def test_a_damaged_study_is_refused(top: Path) -> None:
+    files.write_text(Path(".pipeline/search/tiny/study.db"), "no database " * 1000)
+    with pytest.raises(Refusal, match=r"study.db: cannot be opened as a study .*: restore it, or remove .pipeline/search/tiny"):
+        search()
+
+
+def test_without_a_complete_trial_nothing_can_be_applied(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, 2, location=("train", "on_nonfinite"))
+    with pytest.raises(Refusal, match="no trial is complete, so no parameters can be applied"):
+        search(1, apply=True)
+
+
 def failing(monkeypatch: pytest.MonkeyPatch, exit_code: int, **place: Any) -> None:
     """Let each trial end at once; if it is refused, because of `place`."""
 

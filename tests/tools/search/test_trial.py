@@ -10,7 +10,7 @@ import pytest
 from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.runs import events
-from pipeline.runs.journal import Journal, RunInfo
+from pipeline.runs.journal import Journal, RunInfo, journals_folder
 from pipeline.runs.mlflow import mirror
 from pipeline.tools.search.command import SearchRunner
 from pipeline.tools.search.trial import TrialFolder
@@ -47,3 +47,13 @@ def test_a_trial_gets_one_mirror_once_its_journal_is_open_and_mlflow_has_its_par
         send(runner, trial)
         send(runner, trial)
     assert started == [written.folder]
+
+
+def test_a_trial_of_a_checkout_that_was_moved_gets_the_journals_of_the_new_place(tmp_path: Path) -> None:
+    trial, parent = TrialFolder(tmp_path / "7"), tmp_path / "journals/run-000001"
+    link = journals_folder(trial.folder)
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "moved/journals")
+    parent.mkdir(parents=True)
+    trial.write("seed: 1\n", parent)
+    assert link.resolve() == parent.parent
