@@ -158,6 +158,7 @@ def test_fp16_and_bf16_train_on_a_cpu_with_a_warning(train_params, prepared, cap
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_a_compiled_model_learns_the_same_and_later_runs_find_it_compiled(train_params, prepared, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch.compiler.reset()  # a test before this one may have compiled the same network in this process, which then reaches no disk
     changes = {**steps(6), **OF_16}
     plain, compiled = (run(begin(train_params({**changes, "train.compile": wish}), prepared))[-1].metrics for wish in ("off", "default"))
     assert compiled == pytest.approx(plain, rel=1e-4)
