@@ -39,6 +39,8 @@ cells are more different numbers."""
 FIRST_WRITTEN, LAST_WRITTEN = 10_000_101, 99_991_231
 """The first and the last date, written as a number."""
 SEPARATED = re.compile(r"\d[^\w-]\d")
+PIXELS = re.compile(r"\[?\s*\d+(?:[\s,;]+\d+){63,}\s*\]?")
+"""The pixels of an image in one cell."""
 
 
 class LeftOut(NamedTuple):
@@ -221,7 +223,9 @@ class Survey:
         if different > MOST_DIFFERENT * self.known or self.texts is None:
             many = "too many or too long" if self.texts is None else different
             what = f"codes with leading zeros, such as {self.examples['code']}," if self.has_codes else "texts"
-            return LeftOut(f"{many} different {what} in {self.known} rows{self.units}")
+            are_pixels = PIXELS.fullmatch(self.examples.get("number", ""))
+            pixels = "lists of numbers: if they are pixels, write them as arrays or images, see docs/data.md"
+            return LeftOut(pixels if are_pixels else f"{many} different {what} in {self.known} rows{self.units}")
         return "category"
 
     @property
@@ -292,12 +296,12 @@ class Survey:
                     return LeftOut("another number in each row, and called an id")
         return kind
 
-    def warnings(self, names: Sequence[str]) -> list[str]:
+    def warnings(self, names: Sequence[str], settings: TableSettings) -> list[str]:
         """Return sentences about a column that may be known only after the label. `names` are those of the classes, by their numbers."""
         name, found = shown(self.name, 40), []
         if self.labels and len(self.labels) == len({*self.labels.values()}) == len(self.known_of_label) > 1:
             found.append("has one value for each label")
         elif self.known < self.rows and len(self.known_of_label) == 1 < len(names):
             found.append(f"has values only in rows of {shown(names[next(iter(self.known_of_label))], 40)}")
-        remedy = f"if it is not known before the label, add source.ignored_columns=[{name}]"
+        remedy = f"if it is not known before the label, add {assignment('ignored_columns', [*settings.ignored_columns, self.name])}"
         return [f"warning: the column {name} {what}: {remedy}" for what in found]

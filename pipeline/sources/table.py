@@ -172,7 +172,7 @@ class Settings(RowSettings, LabelSettings, TableSettings):
             else:
                 kinds[kind].append(survey.described(kind))
                 parts.append(Part(survey.name, kind, survey.written))
-                warnings += survey.warnings(classes)
+                warnings += survey.warnings(classes, self)
                 outliers += survey.outliers() if kind == "number" else []
         if outliers:
             marks = [*dict.fromkeys(mark for mark, _ in outliers)]

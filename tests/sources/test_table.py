@@ -359,7 +359,7 @@ def test_a_column_that_tells_the_label_is_named(tmp_path: Path) -> None:
     said = [note for note in dataset.notes if "warning" in note]
     assert [note.split()[3] for note in said] == ["species", "code"]
     assert said[0].startswith("warning: the column species has one value for each label: ")
-    assert said[0].endswith("add source.ignored_columns=[species]")
+    assert said[0].endswith("""add 'source.ignored_columns=["species"]'""")
     path = write(tmp_path / "b.csv", "size,price", *(f"{number}.5,{number * 3}.25" for number in range(12)))
     assert not any("warning" in note for note in opened(settings(path, label_column="price", task="regression"))[0].notes)
 

@@ -203,6 +203,7 @@ def write_bad() -> dict[str, str]:
     keyed = [{"text": text(number), "label": "ab"[number % 2]} for number in range(12)]
     Path("data/keys.jsonl").write_text("".join(json.dumps(row if number else {"text": "one"}) + "\n" for number, row in enumerate(keyed)))
     csv("data/words.csv", [{"name": f"Ann{number}", "kind": "ab"[number % 2]} for number in range(12)])
+    csv("data/faces.csv", [{"emotion": number % 2, "pixels": " ".join(map(str, range(number, number + 64)))} for number in range(12)])
     Path("data/list.json").write_text("[]")
     Path("data/mushrooms.codes").write_text("p,x,s,n\ne,x,s,y\n")
     return {
@@ -217,6 +218,7 @@ def write_bad() -> dict[str, str]:
         "data=data/ragged.csv": "data/ragged.csv:12: has 3 columns, but line 1 has 2",
         "data=data/ratings.csv source=text_classification": " or source.text_column=label (2 different values); and 2 columns may hold the labels: add source.label_column=label (2 different",
         "data=data/nested.parquet": "has no column that can be an input: columns not used: text (nested values)",
+        "data=data/faces.csv": "columns not used: pixels (lists of numbers: if they are pixels, write them as arrays or images",
         "data=data/keys.jsonl": "data/keys.jsonl:1: has no key label: write one object per line with the keys text and label",
         "data=data/words.csv": "texts are read by source=text_classification",
         "data=data/blank.csv": "no column has classes (label has no values), but 2 have texts",
