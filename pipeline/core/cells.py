@@ -1,4 +1,4 @@
-"""Reads the cells of tables: which are missing, and which are numbers, truth values, dates or categories."""
+"""The rules for a single cell of a table: which text is missing, a plain number, a truth value, a date or a category, and how a format is written."""
 
 import datetime
 import math
@@ -23,13 +23,14 @@ TRUTH = {
 }
 """The truth values that texts mean, in lower case."""
 LARGEST = 1e100
-"""A larger number is refused: the squares of such numbers would not fit into float64. Those of differences fit down to its inverse."""
+"""A larger number is refused: sums of squares of such numbers, and of differences below its inverse, might not fit into float64."""
 ROUNDING, SMALLEST = 1e-14, 1e-300
 """Numbers that differ by at most such a share of the largest, or at most by SMALLEST, are equal apart from rounding, as 0.3 and 0.1 + 0.2 are."""
 DAY, SECOND = datetime.timedelta(days=1), datetime.timedelta(seconds=1)
 EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  # dates without a time zone are those of UTC
 LATEST = (datetime.datetime(9999, 12, 31) - EPOCH) / DAY  # noqa: DTZ001  # as EPOCH
 NUMBER_FORMAT = re.compile(r"(?P<prefix>[^\d%()+\n-]{0,12})1(?P<thousands>[,.' ]?)234(?P<decimal>[.,])5(?P<suffix>[^\d()+\n-]{0,14})")
+"""A format of numbers: the number 1234.5 as a column writes it, such as `$1,234.5`."""
 DIRECTIVE = re.compile(r"%(.)")
 Floats = NDArray[np.float64]
 

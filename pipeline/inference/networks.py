@@ -59,7 +59,8 @@ class Model(nn.Module):
     Stored inputs are the inputs in the prepared data, for example uint8 images.
 
     If `bf16_weights` is True, the network runs in bf16: its inputs are converted to bf16, and so are its weights, except those of
-    BatchNorm. The outputs are converted back to float32. `channels_last` sets the memory format of the network's weights.
+    BatchNorm. The outputs are converted back to float32. `channels_last` sets the memory format of the network's weights; for a
+    training, `train/beginning.py` chooses it.
     """
 
     frozen_norms: Sequence[nn.Module] = ()

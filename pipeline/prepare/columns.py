@@ -1,4 +1,4 @@
-"""Finds what a column of a table holds, from the rows of train: its kind, its format, its range, and what only the user can say."""
+"""Decides what a column of a table holds, from the rows of train: its kind, its format, its range, and what only the user can say."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
 from pipeline.prepare.inputs.table import TableSettings
-from pipeline.prepare.reading.cells import Cells, by_value, is_missing, plain_numbers, texts
+from pipeline.prepare.reading.arrow_cells import Cells, by_value, is_missing, plain_numbers, texts
 from pipeline.prepare.reading.class_folders import words
 from pipeline.prepare.reading.formats import Extremes, Formats
 from pipeline.prepare.reading.formats import read as read_cells

@@ -45,7 +45,7 @@ def assign(
     nothing is drawn. If `valid` is a fold, this part of each stratum is the validation split: each sample that is not drawn for the test is
     in exactly one of the folds.
 
-    `keys` returns the key of each train sample. It is called only if a split is drawn. The samples are then drawn in the order of a hash of
+    `keys` returns the key of each train sample: its contents, its name or its group. It is called only if a split is drawn. The samples are then drawn in the order of a hash of
     `seed` and key, so that one more sample moves at most one other at each boundary between splits. If `keys` is None, the draw depends on
     the number of samples. If `together`, samples with equal keys go to the same split, and belong to the stratum of the first of them.
 
@@ -126,8 +126,8 @@ def leading(candidates: Integers, groups: Ranks | None, wanted: int, *, left: in
     """Return the first `wanted` of the samples `candidates`.
 
     If `groups` has a number for each train sample, samples with equal numbers are drawn all or not at all, and stand one after the other in
-    `candidates`. Then return at most `wanted` samples, as many as the groups allow. A group that is too large is left out. If each is, and any is
-    wanted, the smallest one is returned. At least `left` groups are not drawn.
+    `candidates`. Then return at most `wanted` samples, as many as the groups allow. A group that is too large is left out. If each of them
+    is, and `wanted` is not 0, the smallest one is returned. At least `left` groups are not drawn.
     """
     if groups is None:
         return candidates[:wanted]

@@ -16,7 +16,7 @@ from pipeline.core.section import Scalar, flatten, formatted
 from pipeline.core.spec import Direction
 from pipeline.core.yaml_document import parse
 from pipeline.evaluate.reports import recorded
-from pipeline.inference.digits import rounded
+from pipeline.inference.rounding import rounded
 from pipeline.prepare.params import PrepareParams, data_name
 from pipeline.runs import provenance
 from pipeline.runs import run as tracking

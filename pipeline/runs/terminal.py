@@ -19,8 +19,8 @@ from torch import nn
 from pipeline.core import limits
 from pipeline.inference import networks
 from pipeline.inference.batch import without_padding
-from pipeline.inference.digits import rounded
 from pipeline.inference.networks import Model
+from pipeline.inference.rounding import rounded
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -20,7 +20,7 @@ from pipeline.prepare.columns import Doubt, LeftOut, Survey, marks_added, unclea
 from pipeline.prepare.inputs.table import KINDS, OF_KIND, Part, Statistics, TableSettings
 from pipeline.prepare.label_params import LabelSettings
 from pipeline.prepare.reading import labelled_tables, tables
-from pipeline.prepare.reading.cells import texts
+from pipeline.prepare.reading.arrow_cells import texts
 from pipeline.prepare.reading.labelled_tables import Labelled, Samples
 from pipeline.prepare.reading.labels import ClassLabels, Labels, NumberLabels
 from pipeline.prepare.reading.parquet import MissingColumn

@@ -14,9 +14,9 @@ from pipeline.core.prepared import Prepared
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.inference import model_file, torch_errors
-from pipeline.inference.digits import rounded
 from pipeline.inference.machine import Machine, set_determinism
 from pipeline.inference.params import WEIGHTS_FOLDER
+from pipeline.inference.rounding import rounded
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import beginning, history, model_trial, work_folder
 from pipeline.train.engine import plan

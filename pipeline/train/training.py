@@ -355,7 +355,7 @@ class Training:
     def save_when_due(self, environment: Environment) -> None:
         """Start writing a checkpoint if one is due. All processes call this after each step, and write it after the same step.
 
-        With the schedule `wsd`, one is due at the end of the constant rate, too: it outlives the training, for a longer one.
+        With the schedule `wsd`, one is due at the end of the constant rate, too. It is kept after the training, so that a longer one can begin there.
         """
         lasts = self.state.step == self.plan.plateau_end and bool(environment.checkpoint_every_s or environment.checkpoint_every_steps)
         if self.group.agreed(save=self.is_save_due(environment)) or lasts:

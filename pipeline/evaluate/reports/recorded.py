@@ -14,7 +14,7 @@ from pipeline.core import files, untrusted
 from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import Refusal, counted
 from pipeline.evaluate.reports.metrics import Integers, SampleScores
-from pipeline.inference.digits import rounded
+from pipeline.inference.rounding import rounded
 from pipeline.inference.scores import Calibration
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pipeline.core.untrusted import shown
 from pipeline.inference.batch import Batch
 from pipeline.inputs.table.description import CategoryColumn, NumberColumn, TableInputs
 from pipeline.prepare.reading import formats
-from pipeline.prepare.reading.cells import Cells, by_value, is_missing, without
+from pipeline.prepare.reading.arrow_cells import Cells, by_value, is_missing, without
 from pipeline.prepare.reading.json_rows import cell_text
 
 MOST_NAMED = 3

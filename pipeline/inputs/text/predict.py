@@ -17,7 +17,7 @@ from pipeline.core.untrusted import shown
 from pipeline.inference.batch import Batch, without_padding
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.reading import delimited, streams, tables
-from pipeline.prepare.reading.cells import Cells, texts
+from pipeline.prepare.reading.arrow_cells import Cells, texts
 from pipeline.prepare.reading.delimited import LONGEST_FIELD
 
 Row = NDArray[np.int32]

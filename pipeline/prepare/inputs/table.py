@@ -32,7 +32,7 @@ from pipeline.inputs.table.description import (
     TableInputs,
 )
 from pipeline.prepare.params import SourceSettings
-from pipeline.prepare.reading.cells import Cells, by_value, is_missing, plain_numbers
+from pipeline.prepare.reading.arrow_cells import Cells, by_value, is_missing, plain_numbers
 from pipeline.prepare.reading.formats import read as read_cells
 
 Scale = Literal["standardized", "ranks"]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pipeline.core.cells import as_number
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason
-from pipeline.prepare.reading.cells import mask
+from pipeline.prepare.reading.arrow_cells import mask
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.streams import TextBlock
 
@@ -45,8 +45,8 @@ class Chunk(NamedTuple):
 
 
 def csv_chunks(blocks: Iterable[TextBlock], place: str, *, is_cut: bool = False) -> Generator[Chunk]:
-    """Yield the rows of a CSV file. A field in quotes may have line breaks; the separator is found. Rows without a value are left out,
-    and if the text `is_cut`, so is one that the end cuts.
+    """Yield the rows of a CSV file. A field in quotes may have line breaks; the separator is found. Rows without a value are left out.
+    If `is_cut`, the text ends in the middle of the file, and its last row is left out if it is not whole.
 
     Raises Refusal, with the line after `place`, if the file is no valid CSV, or if a row has more or fewer fields than the first.
     """
@@ -64,12 +64,14 @@ def csv_chunks(blocks: Iterable[TextBlock], place: str, *, is_cut: bool = False)
 
 
 def look_chunks(blocks: Iterable[TextBlock], place: str, *, quoted: bool) -> Generator[Chunk]:
-    """Yield the rows of the first block, and those of the others that have as many fields: these blocks may begin and end within a row."""
+    """Yield the rows of blocks from the beginning, the middle and the end of a file, for a look at it: of the first block all, and of the others, which may
+    begin and end within a row, those with as many fields.
+    """
     csv.field_size_limit(LONGEST_FIELD)
     first, *others = blocks
     separator, width = csv_separator(EXCEL.sub("", first.text, count=1)) if quoted else "\t", Width(place)
     for chunk in csv_chunks([first], place, is_cut=bool(others)) if quoted else of_blocks([first], place, separator, quoted=False):
-        width.refuse_other(int(chunk.lines[0]), len(chunk.columns))
+        width.refuse_other_number(int(chunk.lines[0]), len(chunk.columns))
         yield chunk
     for block in others:
         if separator != BLANKS and (found := by_arrow(block.text, 0, separator, width, quoted=quoted)):
@@ -100,12 +102,12 @@ def lines_of(blocks: Iterable[TextBlock]) -> Iterator[tuple[int, str]]:
 
 
 class Width:
-    """The number of fields of the first row, which every row has. Raises Refusal for a row with another one."""
+    """The number of fields of the first row, which every row must have."""
 
     def __init__(self, place: str) -> None:
         self.place, self.line, self.fields = place, 0, 0
 
-    def refuse_other(self, line: int, fields: int) -> None:
+    def refuse_other_number(self, line: int, fields: int) -> None:
         if not self.fields:
             self.line, self.fields = line, fields
         if fields != self.fields:
@@ -118,7 +120,7 @@ def of_rows(rows: Rows, place: str, width: Width | None = None) -> Generator[Chu
     filled = ((line, fields) for line, fields in rows if any(fields))
     while several := list(islice(filled, CHUNK_ROWS)):
         for line, fields in several:
-            width.refuse_other(line, len(fields))
+            width.refuse_other_number(line, len(fields))
         lines, every = zip(*several, strict=True)
         yield Chunk(np.array(lines), [pa.array(column, pa.string()) for column in zip(*every, strict=True)])
 
@@ -190,7 +192,7 @@ def by_arrow(text: str, line: int, separator: str, width: Width, *, quoted: bool
             filled |= mask(pc.not_equal(column, ""))
     chunk = Chunk(lines, columns) if filled.all() else Chunk(lines[filled], [column.filter(pa.array(filled)) for column in columns])
     if len(chunk.lines):
-        width.refuse_other(int(chunk.lines[0]), num_fields)
+        width.refuse_other_number(int(chunk.lines[0]), num_fields)
     return chunk
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.core.cells import LARGEST, NUMBER_FORMAT, Floats, kind_of_format
-from pipeline.prepare.reading.cells import Cells, dates, is_missing, mask, numbers, texts
+from pipeline.prepare.reading.arrow_cells import Cells, dates, is_missing, mask, numbers, texts
 
 SIGNS = "$€£¥₹₽₩₺₪₫฿₴₦₱₸"
 CODES = "AED|AUD|BRL|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HKD|HUF|IDR|ILS|INR|JPY|KRW|MXN|NOK|NZD|PLN|RON|RUB|SEK|SGD|THB|TRY|USD|ZAR"
@@ -40,7 +40,9 @@ DAYS += [sign.join(("%d", "%b", year)) for sign in "- " for year in ("%Y", "%y")
 DATES = tuple(day + time for day in DAYS for time in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p"))
 """The formats of dates that are found. Month and day are never in this order with points between them."""
 MOST_UNITS, MOST_WORDS, FEWEST = 5, 2, 10
+"""The most units and the most different texts without a digit in a column, and the fewest cells with a sign that can show that it divides thousands."""
 OFTEN, FAR = 3, 3
+"""An outlier occurs at least so often, and is so many times as far from the nearest other number as the range of all others."""
 
 
 def read(cells: Cells, kind: str, written: str = "") -> Floats:
@@ -170,8 +172,8 @@ class Extremes:
 class Formats:
     """Gathers in which formats all cells of a column can be written that are neither plain numbers nor dates of ISO 8601.
 
-    `known` counts all cells, `rows` these, apart from `words`, the few texts without a digit, with their counts. `plain` counts plain numbers, and `iso`
-    dates. Empty `styles` and `dates` mean that no format fits. What is gathered does not depend on how the rows are divided into blocks.
+    `known` counts all cells with a value: `plain` the plain numbers, `iso` the dates of ISO 8601, `words` each of the few texts without a digit, and
+    `rows` all others. Empty `styles` and `dates` mean that no format fits. What is gathered does not depend on how the rows are divided into blocks.
     """
 
     def __init__(self) -> None:

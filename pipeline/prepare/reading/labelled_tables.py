@@ -17,7 +17,7 @@ from pipeline.core.section import Column
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import parquet, tables
-from pipeline.prepare.reading.cells import by_value, is_empty, is_missing, mask, texts, without
+from pipeline.prepare.reading.arrow_cells import by_value, is_empty, is_missing, mask, texts, without
 from pipeline.prepare.reading.class_folders import split_of_value
 from pipeline.prepare.reading.delimited import LONGEST_FIELD
 from pipeline.prepare.reading.labels import Labels, NoLabel

@@ -19,7 +19,7 @@ from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading import formats
-from pipeline.prepare.reading.cells import Cells, Read, by_value, faulty_rows, is_empty, is_missing, mask, texts
+from pipeline.prepare.reading.arrow_cells import Cells, Read, by_value, faulty_rows, is_empty, is_missing, mask, texts
 from pipeline.prepare.reading.class_folders import ClassNames, joined
 from pipeline.prepare.reading.formats import Formats
 from pipeline.prepare.reading.json_rows import is_nested

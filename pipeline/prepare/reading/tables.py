@@ -44,7 +44,7 @@ ReadText = Callable[[], Iterable[TextBlock]]
 class Block(NamedTuple):
     """Consecutive rows of a table. `lines` (n,) has the number of the line of each, or of the row in Parquet and documents of JSON, from 1.
 
-    `cells` has an Arrow array for each column: see `pipeline.prepare.reading.cells`.
+    `cells` has an Arrow array for each column: see `pipeline.prepare.reading.arrow_cells`.
     """
 
     lines: NDArray[np.int64]

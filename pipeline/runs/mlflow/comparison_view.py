@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core import files
 from pipeline.core.registry import TASKS
-from pipeline.inference.digits import rounded
 from pipeline.inference.params import METRICS
+from pipeline.inference.rounding import rounded
 from pipeline.runs.journal import DIRECTION_TAG, EXPORTED, SECTIONS, SHARED_TAG
 from pipeline.runs.mlflow.store import NOTE_TAG, Store
 

@@ -1,4 +1,4 @@
-"""An MLflow server or database: the client for it, its experiments, and the run of a journal.
+"""An MLflow server or database: the client for it, and the experiment and the run of a journal. `run_description.experiment` names the experiment.
 
 The SQLite file of a store is created whole, or not at all.
 """

@@ -13,7 +13,7 @@ from pipeline.core.untrusted import shown
 from pipeline.tasks.regression.targets import NumberTargets
 
 DIGITS, DIGITS_OF_SPREAD = 7, 4
-"""A number on the terminal has the significant digits of float32, and more if the standard deviation of the targets needs them for so many of its own."""
+"""A number on the terminal has the significant digits of float32, and more if the standard deviation of the targets would else have less than DIGITS_OF_SPREAD."""
 
 
 @dataclass(frozen=True)

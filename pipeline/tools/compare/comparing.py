@@ -14,8 +14,8 @@ from pipeline.core.raw_dataset import TEST, VALID
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import flatten, formatted
 from pipeline.core.untrusted import shown
-from pipeline.inference.digits import rounded
 from pipeline.inference.machine import Machine
+from pipeline.inference.rounding import rounded
 from pipeline.prepare.progress import progress
 from pipeline.runs import provenance
 from pipeline.runs.table import aligned

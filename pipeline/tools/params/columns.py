@@ -16,7 +16,7 @@ from pipeline.prepare.reading import parquet, tables
 from pipeline.prepare.reading.class_folders import is_certain, split_of_value
 from pipeline.prepare.reading.labels import labels_of_cell
 from pipeline.prepare.reading.listed_images import candidates
-from pipeline.tools.params import cells
+from pipeline.tools.params import cell_values
 from pipeline.tools.params.table import CLASSES, MOST_LISTED, REGRESSION, SEVERAL, WORDS, Given, Name, Question, Table, assignment, ways
 
 AS_CLASSES, AS_REGRESSION, AS_SEVERAL = (assignment("task", task) for task in (CLASSES, REGRESSION, SEVERAL))
@@ -37,10 +37,10 @@ def paths(table: Table, by_stem: Mapping[str, Sequence[str]]) -> dict[Name, int]
     """
     found = dict[Name, int]()
     for name, values in table.columns.items():
-        written = (str(value) for value in cells.filled(values) if not isinstance(value, float))
-        distinct = cells.sampled([*dict.fromkeys(written)], SAMPLED_PATHS)
+        written = (str(value) for value in cell_values.filled(values) if not isinstance(value, float))
+        distinct = cell_values.sampled([*dict.fromkeys(written)], SAMPLED_PATHS)
         num_existing = sum(bool(candidates(value, by_stem)) for value in distinct)
-        if cells.are_image_names(distinct) or (num_existing > len(distinct) / 2 and not cells.is_label(values)):
+        if cell_values.are_image_names(distinct) or (num_existing > len(distinct) / 2 and not cell_values.is_label(values)):
             found[name] = num_existing
     return found
 
@@ -71,22 +71,22 @@ def labels(path: Path, table: Table, given: Given, others: Iterable[Name | None]
     task, wanted = given.get("task"), given.get("label_column")
     if isinstance(wanted, list):
         chosen(path, table, "label_column", given, ())  # refuses columns that do not exist
-        if task is None and not all(cells.is_mark(table.columns.get(name, ())) for name in wanted):
+        if task is None and not all(cell_values.is_mark(table.columns.get(name, ())) for name in wanted):
             raise Question(path, f"these columns have other values than 0 and 1: to train a regression, add {AS_REGRESSION}")
         return {"task": task or (CLASSES if are_exclusive(table, wanted) else SEVERAL), "label_column": wanted}
     rest = table._replace(columns={name: values for name, values in table.columns.items() if name not in others})
     if task == REGRESSION:
-        return {"label_column": chosen(path, table, "label_column", given, rest.where(cells.are_numbers))}
-    fitting, lists, marks = label_columns(rest), list_columns(rest), rest.where(cells.is_mark)
+        return {"label_column": chosen(path, table, "label_column", given, rest.where(cell_values.are_numbers))}
+    fitting, lists, marks = label_columns(rest), list_columns(rest), rest.where(cell_values.is_mark)
     refuse_unfit(path, rest, given, [*fitting, *lists, *marks])
     if several := several_labels(path, table, given, fitting, lists, marks):
         return several
-    if wanted is None and task is None and not fitting and (found := rest.where(cells.are_numbers)):
+    if wanted is None and task is None and not fitting and (found := rest.where(cell_values.are_numbers)):
         have, which = ("have", f" {ways('label_column', found)}") if found[1:] else ("has", "")
         problem = f"no column has classes{without_values(table)}, but {listed([*map(str, found)], MOST_LISTED)} {have} numbers"
         raise Question(path, f"{problem}: to train a regression, add {AS_REGRESSION}{which}")
     label = chosen(path, table if "label_column" in given else rest, "label_column", given, fitting)
-    known = sorted(set(cells.numbers(table.columns.get(label, ())) or ()))
+    known = sorted(set(cell_values.numbers(table.columns.get(label, ())) or ()))
     if task is None and label not in table.named_classes and len(known) > MOST_NUMBERED and known[-1] - known[0] >= len(known):
         raise either(path, label, known)
     return {"label_column": label}
@@ -113,7 +113,7 @@ def several_labels(
         return None
     name = chosen(path, table, "label_column", {**given, "task": SEVERAL}, [*possible])
     written = [value for value in table.columns.get(name, ()) if isinstance(value, str)]
-    signs = [sign for sign in cells.DELIMITERS[:-1] if any(sign in value for value in written)]
+    signs = [sign for sign in cell_values.DELIMITERS[:-1] if any(sign in value for value in written)]
     if name not in lists and "label_delimiter" not in given and signs:
         unclear = f"it is not clear what separates the labels in the column {shown(name, 60)}"
         raise Question(path, f"{unclear}: add {ways('label_delimiter', (*signs, None))}")
@@ -137,12 +137,12 @@ def refuse_unfit(path: Path, table: Table, given: Given, found: Sequence[Name]) 
 
     One cell with a unit, or with another mark for a missing value, is enough for that.
     """
-    named = [name for name in called_target(table) if cells.filled(table.columns[name])]
+    named = [name for name in called_target(table) if cell_values.filled(table.columns[name])]
     if "label_column" in given or not named or not found or set(named) & set(found):
         return
-    values, way = cells.filled(table.columns[named[0]]), assignment("label_column", named[0])
+    values, way = cell_values.filled(table.columns[named[0]]), assignment("label_column", named[0])
     mistaken = [value for value in values if as_number(value) is None and not is_missing(value)]
-    if cells.are_numbers(values) and not mistaken:
+    if cell_values.are_numbers(values) and not mistaken:
         remedy = f"to predict them, add {AS_REGRESSION} {way}"
     else:
         remedy = f"correct cells such as {shown(mistaken[0], 30)}" if mistaken else "no model can predict it"
@@ -165,7 +165,7 @@ def refuse_either(path: Path, table: Table, lists: Mapping[Name, str], fitting: 
 
 def list_columns(table: Table) -> dict[Name, str]:
     """Return the columns with several labels a sample, and for each its delimiter, or "" if its cells are lists."""
-    found = {name: cells.delimiter_of(values) for name, values in table.columns.items()}
+    found = {name: cell_values.delimiter_of(values) for name, values in table.columns.items()}
     return {name: delimiter for name, delimiter in found.items() if delimiter is not None}
 
 
@@ -180,15 +180,15 @@ def label_columns(table: Table) -> list[Name]:
 
     Of columns that divide the rows in the same way, such as `label` and `label_name`, the first one with names counts, or else the first.
     """
-    found = [name for name in table.columns if name in table.named_classes] or table.where(cells.is_label)
+    found = [name for name in table.columns if name in table.named_classes] or table.where(cell_values.is_label)
     kept = dict[tuple[int, ...], Name]()
     for name in sorted(found, key=lambda name: all(str(value).lstrip("-").isdigit() for value in table.columns[name])):
-        kept.setdefault(cells.division(table.columns[name]), name)
+        kept.setdefault(cell_values.division(table.columns[name]), name)
     return sorted(kept.values(), key=found.index)
 
 
 def texts(table: Table) -> list[Name]:
-    return table.where(lambda values: cells.is_text(values) and cells.delimiter_of(values) is None)
+    return table.where(lambda values: cell_values.is_text(values) and cell_values.delimiter_of(values) is None)
 
 
 def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
@@ -202,8 +202,8 @@ def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
         return None
     sources = with_references(table, strings)
     taken = (split, given.get("text_column"), given.get("target_column"))
-    found = strings or [name for name in table.where(cells.are_strings) if name != split]
-    filled = table.where(lambda values: bool(cells.filled(values)))
+    found = strings or [name for name in table.where(cell_values.are_strings) if name != split]
+    filled = table.where(lambda values: bool(cell_values.filled(values)))
     others = [name for name in found if name not in taken] or [name for name in filled if name not in taken]
     if not is_wanted and sources:
         [source], [target] = sources, [name for name in strings if name not in sources]
@@ -217,7 +217,7 @@ def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
         texts = f"{classes}{len(found)} {'have' if classes else 'columns have'} texts: to train a model that reads the text of one column and writes that of another"
         which = ways("target_column", others)
         if "text_column" not in given and len(others) > 2:
-            others.sort(key=lambda name: not cells.is_text(table.columns[name]))  # such as ids
+            others.sort(key=lambda name: not cell_values.is_text(table.columns[name]))  # such as ids
             which = f"{assignment('text_column', others[0])} {assignment('target_column', others[1])}, or other two of {listed([shown(name, 40) for name in others], MOST_LISTED)},"
         raise Question(path, f"{texts}, add {which} for the column to write{of_numbers(path, table, others)}")
     written = chosen(path, table, "target_column", given, others)
@@ -232,15 +232,15 @@ def pair_columns(table: Table, split: Name | None) -> list[Name]:
     """Return the columns that may be pairs of texts: two or more of strings with words, beside none of classes unless all are short strings; or, if the
     table has two columns of strings and else only those that count the rows, these two, even if one has dates, amounts or texts that recur. Else [].
     """
-    rest = {name: cells.filled(values) for name, values in table.columns.items() if name != split}
+    rest = {name: cell_values.filled(values) for name, values in table.columns.items() if name != split}
     are_plain = {name: all(as_number(cell) is not None for cell in values if not is_missing(cell)) for name, values in rest.items()}
     strings = [name for name, values in rest.items() if all(isinstance(cell, str) for cell in values) and not are_plain[name]]
-    varied = [name for name in strings if cells.is_varied(rest[name])]
-    if len(strings) == 2 and varied and not any(map(cells.are_numbers, (rest[name] for name in rest if name not in strings))):
+    varied = [name for name in strings if cell_values.is_varied(rest[name])]
+    if len(strings) == 2 and varied and not any(map(cell_values.are_numbers, (rest[name] for name in rest if name not in strings))):
         return strings if len(varied) == 2 or with_references(table, strings) else []
-    texts = [name for name in varied if cells.are_strings(rest[name])]
+    texts = [name for name in varied if cell_values.are_strings(rest[name])]
     have_labels = bool(label_columns(table) or list_columns(table))
-    are_inflected = len(strings) == len(rest) <= MOST_INFLECTED and not any(map(cells.is_text, rest.values()))
+    are_inflected = len(strings) == len(rest) <= MOST_INFLECTED and not any(map(cell_values.is_text, rest.values()))
     return texts if len(texts) > 1 and (not have_labels or are_inflected) else []
 
 
@@ -249,7 +249,7 @@ def with_references(table: Table, strings: Sequence[Name]) -> list[Name]:
     if len(strings) != 2:
         return []
     source, other = sorted(strings, key=lambda name: len(set(table.columns[name])))
-    return [source] if cells.recurs(table.columns[source]) and cells.is_varied(table.columns[other]) else []
+    return [source] if cell_values.recurs(table.columns[source]) and cell_values.is_varied(table.columns[other]) else []
 
 
 def of_numbers(path: Path, table: Table, found: Sequence[Name]) -> str:
@@ -297,7 +297,7 @@ def chosen(path: Path, table: Table, key: str, given: Given, found: Sequence[Nam
             )
             raise Refusal(f"source.{key}={shown(absent[0], 60)}: {shown(path)} has no such column: {remedy}")
         is_of_classes = key == "label_column" and given.get("task", CLASSES) == CLASSES and several == [column]
-        if is_of_classes and (value := cells.fraction(table.columns.get(column, []))) is not None:
+        if is_of_classes and (value := cell_values.fraction(table.columns.get(column, []))) is not None:
             regression = f"to train a regression, add {AS_REGRESSION}; store classes as names or whole numbers"
             raise Question(path, f"the column {shown(column, 60)} has numbers with fractions, such as {shown(value, 20)}: {regression}")
         return column
@@ -321,7 +321,7 @@ def hint(table: Table, key: str, found: Sequence[Name]) -> str:
     if key == "text_column":
         pairs = f"; if these are pairs of texts, name the column to write instead, such as {assignment('target_column', found[-1])}"
         return f"{pairs}; to classify two texts together, join them in one column first"
-    marks = [name for name in found if key == "label_column" and cells.is_mark(table.columns[name])]
+    marks = [name for name in found if key == "label_column" and cell_values.is_mark(table.columns[name])]
     sentence = ""
     if marks and isinstance(marks[0], str) and are_exclusive(table, marks):
         way = shlex.quote(f"source.label_column={json.dumps(marks, ensure_ascii=False)}")
@@ -333,12 +333,12 @@ def hint(table: Table, key: str, found: Sequence[Name]) -> str:
 
 def without_values(table: Table) -> str:
     """Return a remark about the columns that have no values, or ""."""
-    empty = [shown(name, 60) for name in table.where(lambda values: not cells.filled(values))]
+    empty = [shown(name, 60) for name in table.where(lambda values: not cell_values.filled(values))]
     return f" ({listed(empty, MOST_LISTED)} {'have' if empty[1:] else 'has'} no values)" if empty else ""
 
 
 def described(name: Name, values: Sequence[Any], key: str) -> str:
-    return assignment(key, name) + (f" ({len({*map(str, cells.filled(values))})} different values)" if key == "label_column" else "")
+    return assignment(key, name) + (f" ({len({*map(str, cell_values.filled(values))})} different values)" if key == "label_column" else "")
 
 
 def kind(table: Table, name: Name) -> str:
@@ -346,9 +346,9 @@ def kind(table: Table, name: Name) -> str:
     values = table.columns.get(name)
     if values is None:
         return "images"
-    if (value := cells.fraction(values)) is not None:
+    if (value := cell_values.fraction(values)) is not None:
         return f"numbers with fractions, such as {shown(value, 20)}"
-    num_values = len(set(map(str, cells.filled(values))))
-    if num_values > 2 and cells.numbers(values) is not None:
-        return "numbers" if cells.are_numbers(values) else "numbers that count the rows"
-    return "texts" if cells.is_text(values) else f"{num_values} different values" if num_values > 1 else "the same value in all rows"
+    num_values = len(set(map(str, cell_values.filled(values))))
+    if num_values > 2 and cell_values.numbers(values) is not None:
+        return "numbers" if cell_values.are_numbers(values) else "numbers that count the rows"
+    return "texts" if cell_values.is_text(values) else f"{num_values} different values" if num_values > 1 else "the same value in all rows"

@@ -30,7 +30,7 @@ from pipeline.prepare.reading.tables import is_document, visible_files
 from pipeline.prepare.split import ranks_of
 from pipeline.prepare.stage import survey
 from pipeline.tools.params import columns, images
-from pipeline.tools.params.cells import VALUES, pair_values, quoted, tokenizer_values, vocabulary_values
+from pipeline.tools.params.cell_values import VALUES, pair_values, quoted, tokenizer_values, vocabulary_values
 from pipeline.tools.params.readings import READERS
 from pipeline.tools.params.table import Given, Question, Table, encoding_of, kind_of
 

@@ -23,7 +23,7 @@ from pipeline.prepare.reading.class_folders import ClassFolders, split_in, split
 from pipeline.prepare.reading.images import is_deep, white_point
 from pipeline.prepare.reading.listed_images import images_by_stem
 from pipeline.prepare.reading.tables import find_tables, visible_files
-from pipeline.tools.params import cells, columns
+from pipeline.tools.params import cell_values, columns
 from pipeline.tools.params.table import (
     MOST_LISTED,
     Given,
@@ -132,7 +132,7 @@ def begin_with_images(paths: Sequence[Path], given: Given) -> bool:
     """Return True if the lines of files of text begin with the names of images."""
     with suppress(Refusal):  # as it is no list
         table = Table.read(*paths, encoding=encoding_of(given))
-        return len(table.columns) > 1 and cells.are_image_names(next(iter(table.columns.values())))
+        return len(table.columns) > 1 and cell_values.are_image_names(next(iter(table.columns.values())))
     return False
 
 
@@ -141,7 +141,7 @@ def of_single_table(path: Path, given: Given) -> Values | None:
     table = Table.read(path, encoding=encoding_of(given), given=given)
     if table.holds_images and given.get("image_column") not in table.columns:
         return {**(table_values(path.parent, {}, path, table, given) or {}), "root": path, "table": None}
-    folders, has_names = [path.parent], any(map(cells.are_image_names, table.columns.values()))
+    folders, has_names = [path.parent], any(map(cell_values.are_image_names, table.columns.values()))
     if has_names and len(path.parts) > 2:
         folders.append(path.parent.parent)
     try:

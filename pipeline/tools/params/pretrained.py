@@ -21,7 +21,7 @@ from pipeline.core.tokenizer import Tokenizer
 from pipeline.inference.params import NO_WEIGHTS, PICKLES, WEIGHTS_FOLDER, library
 from pipeline.prepare.inputs import tokens
 from pipeline.prepare.reading import tokenizer_json
-from pipeline.tools.params.cells import VALUES
+from pipeline.tools.params.cell_values import VALUES
 from pipeline.tools.params.commented_yaml import on_one_line
 
 GIVEN = re.compile(r"model=(timm|transformers):(.+?)(?:@([^@/]+))?")

@@ -18,7 +18,7 @@ from pipeline.prepare.reading.class_folders import split_in
 from pipeline.prepare.reading.delimited import WrongLines
 from pipeline.prepare.reading.line_files import are_languages, are_parallel, find_line_files
 from pipeline.prepare.reading.tables import SeveralSets, find_tables, visible_files
-from pipeline.tools.params import cells, columns
+from pipeline.tools.params import cell_values, columns
 from pipeline.tools.params.images import as_image_folder, as_image_table, class_layout
 from pipeline.tools.params.table import (
     CLASSES,
@@ -68,7 +68,7 @@ def row_values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     columns_read = table.columns.items()
     table = table._replace(columns={name: ["" if str(cell).strip() in marks else cell for cell in each] for name, each in columns_read})
     texts = columns.texts(table)
-    usable = [name for name in candidates(table) if name not in texts and not (texts and cells.is_mark(table.columns[name]))]
+    usable = [name for name in candidates(table) if name not in texts and not (texts and cell_values.is_mark(table.columns[name]))]
     if "name" not in given:
         if table.has_images or (texts and len(usable) < FEWEST_BESIDE):
             return None
@@ -82,7 +82,7 @@ def row_values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
             raise Question(path, *questions)
     split = columns.split_column(path, table, given)
     if isinstance(names := given.get("label_column"), list):
-        are_marks = all(cells.is_mark(table.columns.get(name, ())) for name in names)
+        are_marks = all(cell_values.is_mark(table.columns.get(name, ())) for name in names)
         return {"split_column": split, **columns.labels(path, table, given if are_marks else {"task": REGRESSION, **given})}
     if given.get("task") == SEVERAL and "label_column" not in given:
         return {"split_column": split, "task": SEVERAL, **columns.labels(path, table, given, [split])}
@@ -96,14 +96,16 @@ def has_names(table: Table) -> bool:
     """Return True if the texts of a table are names beside many other columns, so that its rows are what it is about."""
     texts = columns.texts(table)
     words = [
-        sum(map(cells.num_words, values)) / len(values) for name in texts if (values := [*map(str, cells.filled(table.columns[name]))])
+        sum(map(cell_values.num_words, values)) / len(values)
+        for name in texts
+        if (values := [*map(str, cell_values.filled(table.columns[name]))])
     ]
     return max(words, default=0.0) <= MOST_OF_NAME and len([name for name in candidates(table) if name not in texts]) >= FEWEST_BESIDE_NAMES
 
 
 def candidates(table: Table) -> list[Name]:
     """Return the columns that hold classes, or numbers that do not just count the rows."""
-    return table.where(lambda values: cells.is_label(values) or cells.are_numbers(values))
+    return table.where(lambda values: cell_values.is_label(values) or cell_values.are_numbers(values))
 
 
 def target_column(path: Path, table: Table, given: Given, split: Name | None) -> Any:
@@ -139,11 +141,11 @@ def task_of(path: Path, table: Table, label: Name) -> str:
     Raises Question for other whole numbers, and for more than columns.MOST_NUMBERED with a unit.
     """
     values = table.columns[label]
-    known = sorted({*(cells.numbers(values) or ())})
+    known = sorted({*(cell_values.numbers(values) or ())})
     has_unit = any(as_number(value) is None for value in values if not is_missing(value))
-    if len(known) <= 2 or (has_unit and len(known) <= columns.MOST_NUMBERED and cells.is_label(values)):
+    if len(known) <= 2 or (has_unit and len(known) <= columns.MOST_NUMBERED and cell_values.is_label(values)):
         return CLASSES
-    if not all(number.is_integer() for number in known) or not cells.is_label(table.columns[label]):
+    if not all(number.is_integer() for number in known) or not cell_values.is_label(table.columns[label]):
         return REGRESSION
     if known[0] in (0, 1) and known[-1] - known[0] == len(known) - 1 < columns.MOST_NUMBERED:
         return CLASSES
@@ -256,7 +258,7 @@ def of_class_files(root: Path, given: Given) -> Values | None:
     if not found or any(split_in(PurePosixPath(name).name) for name in found):
         return None
     several = {name: lines_in(root / name, encoding_of(given)) for name in found}
-    if labels := next((name for name, content in several.items() if cells.is_label(content)), None):
+    if labels := next((name for name, content in several.items() if cell_values.is_label(content)), None):
         alone = f"{labels} has a label in each line, but no other file has as many lines"
         raise Refusal(f"data={root}: {alone}: make their numbers of lines equal")
     blank = sum(not line.strip() for content in several.values() for line in content)
@@ -326,7 +328,7 @@ def unnamed_tables(root: Path, given: Given) -> Iterator[str]:
 
 def lines_in(path: Path, encoding: str) -> list[str]:
     """Return some lines of a file, or of pieces of a large one."""
-    return cells.sampled([line for _, line in delimited.lines_of(streams.look(path, encoding))])
+    return cell_values.sampled([line for _, line in delimited.lines_of(streams.look(path, encoding))])
 
 
 def as_corpus(root: Path, given: Given) -> Values | None:
@@ -361,7 +363,7 @@ def refuse_labelled_lines(path: Path, encoding: str) -> None:
     """Raise Refusal if the lines of a file of text have labels, or are labels: a corpus is only what nothing labels."""
     if labelled_lines([path], encoding):
         raise Refusal(f"data={path}: has a label in each line; if it is a text without labels, add source=text")
-    if cells.is_label([line for line in cells.sampled(lines_in(path, encoding)) if line.strip()]):
+    if cell_values.is_label([line for line in cell_values.sampled(lines_in(path, encoding)) if line.strip()]):
         way = "put a file with the texts beside it, line by line, such as train_text.txt beside train_labels.txt, and write as data=PATH their folder"
         raise Refusal(f"data={path}: has a label in each line: {way}; or, if it is a text, add source=text")
 

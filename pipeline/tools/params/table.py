@@ -16,7 +16,7 @@ from pipeline.prepare.reading import parquet, streams, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, words
 from pipeline.prepare.reading.streams import looking
 from pipeline.prepare.reading.tables import SeveralSets, find_tables, visible_files
-from pipeline.tools.params.cells import are_image_names, filled, is_label, is_text, num_words, numbers, sampled
+from pipeline.tools.params.cell_values import are_image_names, filled, is_label, is_text, num_words, numbers, sampled
 from pipeline.tools.params.commented_yaml import on_one_line
 
 MOST_LISTED = 8

@@ -1,4 +1,7 @@
-"""`python -m pipeline predict`: predict images or texts, in files, tables, folders and archives, as a table or as JSON lines."""
+"""`python -m pipeline predict`: predict images or texts, in files, tables, folders and archives, as a table or as JSON lines.
+
+How a prediction is written is in `tasks/KIND/predict.py`.
+"""
 
 import json
 import os

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pipeline.core.refusal import Refusal
 from pipeline.inference.batch import Batch
-from pipeline.prepare.reading.cells import Cells
+from pipeline.prepare.reading.arrow_cells import Cells
 from pipeline.prepare.reading.file_tree import Member
 
 Reading = tuple[str, Any | Refusal]

@@ -22,7 +22,7 @@ from pipeline.core.section import Column
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.reading import archives, parquet, streams, tables
 from pipeline.prepare.reading.arrayfile import ArrayFile
-from pipeline.prepare.reading.cells import Cells
+from pipeline.prepare.reading.arrow_cells import Cells
 from pipeline.prepare.reading.class_folders import visible_parts
 from pipeline.prepare.reading.file_tree import MAX_MEMBER_BYTES, READ_ERRORS, Member, Tree
 from pipeline.prepare.reading.listed_images import ListedImage, located

@@ -17,7 +17,7 @@ from pipeline.core.raw_dataset import SPLITS
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.section import flatten, formatted, leaves
 from pipeline.evaluate.reports import recorded
-from pipeline.inference.digits import rounded
+from pipeline.inference.rounding import rounded
 from pipeline.prepare.params import data_name
 
 if TYPE_CHECKING:

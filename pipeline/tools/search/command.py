@@ -21,7 +21,7 @@ from pipeline.core.raw_dataset import TEST, VALID
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.section import flatten
 from pipeline.core.yaml_document import Document
-from pipeline.inference.digits import rounded
+from pipeline.inference.rounding import rounded
 from pipeline.runs import events, journal, provenance
 from pipeline.runs import run as tracking
 from pipeline.runs.mlflow import mirror

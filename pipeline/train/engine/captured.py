@@ -108,7 +108,7 @@ class CapturedStep(Step):
         return sums.pop(LOSS), sums
 
     def update(self, loss: Tensor | None, settings: StepSettings) -> tuple[Tensor | None, Tensor | None]:
-        inputs = (loss,) if loss is not None and self.state.loss_may_skip else ()
+        inputs = (loss,) if loss is not None and self.state.skips_nonfinite else ()
         # always with the norm, so that there is one graph
         self.graphs.run("update", inputs, partial(self.updated, settings=replace(settings, measures_norm=True)))
         norm = self.norm.clone() if self.norm is not None and settings.measures_norm else None

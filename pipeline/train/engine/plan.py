@@ -38,7 +38,7 @@ def factor(step: int, num_steps: int, schedule: ScheduleSettings) -> float:
 def same_until(step: int, lengths: Sequence[int], schedule: ScheduleSettings, *, validate_every_steps: int) -> bool:
     """Return True if trainings of these lengths, which differ in nothing else, are the same up to `step`.
 
-    The last step is validated: up to there, the history is that of a longer training only if this validation is due anyway.
+    A training always validates after its last step. A longer one does so after the same step only if a validation is due there anyway.
     """
     if any(step > length or (step == length and length % validate_every_steps) for length in lengths):
         return False

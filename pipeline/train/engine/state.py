@@ -125,8 +125,8 @@ class TrainState:
         return cls(model, built, scales, ema, precision, device, buffers, lanes, skip_nonfinite)
 
     @property
-    def loss_may_skip(self) -> bool:
-        """True if a step is skipped if its loss is not finite, without a gradient scaler."""
+    def skips_nonfinite(self) -> bool:
+        """True if a step is skipped whose loss or gradients are not finite, without a gradient scaler, which would do it by itself."""
         return self.skip_nonfinite and not self.scaler.is_enabled()
 
     def drop_gradients(self) -> None:

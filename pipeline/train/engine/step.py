@@ -46,7 +46,7 @@ class Numbers:
     def __init__(self, state: TrainState, *, on_gpu: bool) -> None:
         self.groups, self.device = state.optimizer.param_groups, state.device
         self.scalars = [torch.zeros((), device=self.device) for _ in range(2 + len(self.groups))] if on_gpu else []
-        # fused optimizers read the learning rate from the GPU, but take no shards together with a whole tensor
+        # fused optimizers read the learning rate from the GPU, but refuse parameters that are shards beside a rate that is a whole tensor
         self.rates_on_gpu = on_gpu and all(group.get("fused", True) and not is_divided(group["params"][0]) for group in self.groups)
         self.share: Tensor | float = 0.0
         """The weight of a target in the loss: 1 by the number of targets of the whole batch."""
@@ -123,13 +123,13 @@ class Step:
         torch.autograd.backward(state.scaler.scale(loss), self.numbers.share_as(loss.dtype))
         return {LOSS: loss.detach(), **self.objective.sums(outputs.detach(), targets)}
 
-    def lane_sums(self, *, last: bool) -> Sums:  # noqa: ARG002  # for steps whose gradients stay in one place
+    def lane_sums(self, *, last: bool) -> Sums:  # noqa: ARG002  # captured steps read `last`
         """Return the loss of a lane and its sums, after its last micro-batch. `last` is True for the last lane of this process."""
         totals = {name: total([part[name] for part in self.parts]) for name in self.parts[0]}
         return totals.pop(LOSS), totals
 
     def update(self, loss: Tensor | None, settings: StepSettings) -> tuple[Tensor | None, Tensor | None]:
-        """Apply the gradients to the weights, and update the EMA. `loss` is that of the whole batch; it may be None if it skips no step.
+        """Apply the gradients to the weights, and update the EMA. `loss` is that of the whole batch; it may be None if no loss is checked (see `skips_nonfinite`).
 
         Return two scalars on the device: the gradient norm before clipping, or None if it is not measured, and the flag of
         `apply_gradients`.
@@ -190,7 +190,7 @@ def apply_gradients(state: TrainState, loss: Tensor | None, norm: Tensor | None)
         scaler.update()
         (flag,) = found.values()  # the parameters are on one device
         return cast("Tensor", flag)
-    if not state.loss_may_skip:
+    if not state.skips_nonfinite:
         optimizer.step()
         return None
     assert loss is not None

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
-from pipeline.tools.params import cells, columns, readings
+from pipeline.tools.params import cell_values, columns, readings
 from pipeline.tools.params.table import REGRESSION, Question, Table, assignment, names_are_first
 
 TAGS = ("clear", "haze", "road", "water")
@@ -35,7 +35,7 @@ SCALE = ("Extremely Positive", "Positive", "Neutral", "Negative", "Extremely Neg
     ],
 )
 def test_a_delimiter_is_what_separates_labels_that_recur_alone_and_together(values: list[object], expected: str | None) -> None:
-    assert cells.delimiter_of(values) == expected
+    assert cell_values.delimiter_of(values) == expected
 
 
 def test_the_columns_of_a_wide_table_are_not_compared_in_pairs() -> None:
@@ -219,12 +219,12 @@ def test_the_word_that_names_a_column_means_it_in_a_shell_and_in_yaml(name: str 
 
 @pytest.mark.parametrize("text", ["{} kg", "2024-01-05 10:15:{:02}", "52.{}, 4.3", "555 {:03} 4567", "+49 170 {:03}", "1 234,{}"])
 def test_dates_and_numbers_are_no_texts(text: str) -> None:
-    assert not cells.is_text([text.format(number) for number in range(30)])
-    assert not cells.are_strings([f"2024-01-05T10:{number:02}:00" for number in range(30)])
+    assert not cell_values.is_text([text.format(number) for number in range(30)])
+    assert not cell_values.are_strings([f"2024-01-05T10:{number:02}:00" for number in range(30)])
 
 
 def test_numbers_with_words_are_texts_even_if_some_have_units() -> None:
-    assert cells.is_text([f"{number} kg" if number % 3 == 0 else f"{number} monkeys" for number in range(30)])
+    assert cell_values.is_text([f"{number} kg" if number % 3 == 0 else f"{number} monkeys" for number in range(30)])
 
 
 def test_the_names_of_columns_may_recur_where_files_were_joined(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Finds what cells mean, by whole columns: each different value of a block is read once, by one function a question.
+"""Reads whole columns of cells: which are missing, plain numbers or dates of ISO 8601. Each different value of a block is read once.
+
+Numbers and dates in other forms, such as `1.234,5 EUR`, are read in `formats.py`.
 
 A column is an Arrow array of strings, or of float64 where the file stores floating-point numbers. Null is a cell without a value.
 """

@@ -1,4 +1,4 @@
-"""Writes the results of a model for people, with the digits that they need."""
+"""Rounds scores, such as an accuracy or a loss, for people. Predicted numbers are rounded by their task, in `tasks/KIND/predict.py`."""
 
 
 def rounded(value: float) -> str:
