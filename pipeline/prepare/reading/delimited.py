@@ -271,7 +271,9 @@ def holds_numbers(text: str) -> bool:
     return len(found) > 1 and 2 * sum(map(sum, found)) > sum(map(len, found))
 
 
-FIELD_SEPARATORS = ("\t", " ||| ", "|||", ";", "|")
+FIELD_SEPARATORS = ("\t", " ||| ", "|||", ";", "|", "@")
+IN_TEXTS = (";", "@")
+"""Those that may be in texts, so that no line with another number of them is a mistake."""
 LABEL_WORD = re.compile(r"__label__\S+|-?\d+|[A-Z]+:\w+")
 """A label before the text: as fastText writes it, a whole number, or a class with a subclass such as `NUM:date`."""
 SEVERAL = "__label__"
@@ -328,7 +330,7 @@ def line_separator(read: Callable[[], Iterable[tuple[int, str]]], place: str) ->
         most, times = counts[sign].most_common(1)[0] if num_lines else (0, 0)
         if most and times == num_lines:
             return sign
-        if most and sign != ";" and num_lines >= FEWEST_LINES and num_lines - times <= MOST_OTHERS * num_lines:
+        if most and sign not in IN_TEXTS and num_lines >= FEWEST_LINES and num_lines - times <= MOST_OTHERS * num_lines:
             number, line = next((number, line) for number, line in read() if line.count(sign) != most)
             raise WrongLines(f"{place}:{number}: has {line.count(sign) + 1} fields, but most lines have {most + 1}: make them equal")
     for sign, fits in are_images.items():

@@ -284,7 +284,8 @@ def visible_files(root: Path) -> list[str]:
 
 
 def is_document(name: str | PurePath) -> bool:
-    return PurePath(name).name.lower().startswith(DOCUMENTS)
+    plain = PurePath(name).name.lower()
+    return plain.startswith(DOCUMENTS) or plain.lstrip("_").startswith(DOCUMENTS)
 
 
 def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False) -> dict[str, list[Path]]:

@@ -87,7 +87,7 @@ def look(root: Path, given: Given) -> Finding:
         return look(root / files[0], given)
     found, refusals = attempts(root, given)
     if not found:
-        raise nearest(root, given, refusals, set(map(kind_of, names)))
+        raise nearest(root, given, refusals, set(map(kind_of, files)))
     unused = {name: unused_files(root, names, finding) for name, finding in found.items()}
     possible = [name for name, (labelled, *_) in unused.items() if not any(set(other) < set(labelled) for other, *_ in unused.values())]
     if len(possible) > 1:

@@ -16,6 +16,7 @@ from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import archives, delimited, line_files, streams, tables
 from pipeline.prepare.reading.class_folders import split_in
 from pipeline.prepare.reading.delimited import WrongLines
+from pipeline.prepare.reading.json_rows import is_nested
 from pipeline.prepare.reading.line_files import are_languages, are_parallel, find_line_files
 from pipeline.prepare.reading.tables import SeveralSets, find_tables, visible_files
 from pipeline.tools.params import cell_values, columns
@@ -261,6 +262,9 @@ def of_class_files(root: Path, given: Given) -> Values | None:
     if labels := next((name for name, content in several.items() if cell_values.is_label(content)), None):
         alone = f"{labels} has a label in each line, but no other file has as many lines"
         raise Refusal(f"data={root}: {alone}: make their numbers of lines equal")
+    if "name" not in given:
+        for name in found:
+            refuse_rows(root / name, encoding_of(given))
     blank = sum(not line.strip() for content in several.values() for line in content)
     are_texts = all(name.lower().endswith(TEXT_SUFFIXES) for name in found)
     return None if are_texts and blank > MOST_BLANK * sum(map(len, several.values())) and "name" not in given else COLUMNS_OF_FILES
@@ -335,15 +339,17 @@ def as_corpus(root: Path, given: Given) -> Values | None:
     if "name" in given:
         return {}
     names = visible_files(root)
+    of_class = line_files.class_files(names, None)  # files of a class each, which may also be the parts of a text
+    are_alike = len({PurePosixPath(name).suffix for name in of_class}) == 1
     if (
         any(unnamed_tables(root, given))
         or root.name.lower().endswith(archives.SUFFIXES)
         or not names
-        or not all(name.lower().endswith(TEXT_SUFFIXES) for name in names)
+        or not (are_alike or all(name.lower().endswith(TEXT_SUFFIXES) for name in names))
         or are_parallel(find_line_files(root))
     ):
         return None
-    if not line_files.class_files(names, None):  # which may also be the parts of a text
+    if not of_class:
         try:
             layout = class_layout(root, is_text)
         except Refusal:  # which that of labelled texts says, too
@@ -355,8 +361,24 @@ def as_corpus(root: Path, given: Given) -> Values | None:
         if table is not None and columns.pair_columns(table, None):
             return None
         refuse_labelled_lines(path, encoding_of(given))
+        refuse_rows(path, encoding_of(given))
     splits = [split_in(name) for name in names if not tables.is_document(name)]
     return {"divide": "splits"} if root.is_dir() and TRAIN in splits and {*splits} & {VALID, TEST} and None not in splits else {}
+
+
+def refuse_rows(path: Path, encoding: str) -> None:
+    """Raise Refusal if the lines of a file of text are rows in a form that another suffix would name."""
+    lines = [line for line in lines_in(path, encoding) if line.strip()]
+    tabs = {line.count("\t") for line in lines}
+    if lines and lines[0].lower().startswith("@relation"):
+        raise Refusal(f"data={path}: is a file of Weka (ARFF): write its rows into a .csv with the names of the columns in the first line")
+    if len(lines) > 1 and all(map(is_nested, lines)):
+        raise Refusal(f"data={path}: has JSON in each line: rename such files to {shown(path.with_suffix('.jsonl').name)} and so on")
+    if len(lines) >= delimited.FEWEST_LINES and len(tabs) == 1 and tabs != {0}:
+        renamed = f"rename such files to {shown(path.with_suffix('.tsv').name)} and so on"
+        raise Refusal(
+            f"data={path}: has {max(tabs) + 1} fields with tabs between them in each line: {renamed}; if it is a text, add source=text"
+        )
 
 
 def refuse_labelled_lines(path: Path, encoding: str) -> None:

@@ -380,6 +380,16 @@ LAYOUTS: dict[str, Files] = {
         f"{split}.txt": "".join(f"{text(n)};{LABELS[n % 2]}\n" for n in NUMBERS).encode() for split in ("train", "test")
     },
     "`a.txt` with `text\\|label` in each line": {"a.txt": "".join(f"{text(n)}|{LABELS[n % 2]}\n" for n in NUMBERS).encode()},
+    "`a.txt` with `text@label` in each line": {"a.txt": "".join(f"{text(n)}@{LABELS[n % 2]}\n" for n in NUMBERS).encode()},
+    "`a.txt` with a number, a text, `cat` and a fraction, with tabs between them": {
+        "a.txt": "".join(f"{n}\t{text(n)}\tcat\t0.{n}\n" for n in range(40)).encode()
+    },
+    "`train.txt`, `test.txt` with an object of JSON in each line": {
+        f"{split}.txt": "".join(json.dumps({"text": text(n), "label": LABELS[n % 2]}) + "\n" for n in NUMBERS).encode()
+        for split in ("train", "test")
+    },
+    "`a.arff`, `b.arff` of Weka": dict.fromkeys(("a.arff", "b.arff"), b"@relation texts\n@data\n" + LINES),
+    "`a.abc`, `b.abc` with a text in each line": {"a.abc": LINES, "b.abc": LINES},
     "`a.txt` with `__label__cat __label__red` before each text": {
         "a.txt": "".join(f"__label__{LABELS[n % 2]} __label__red {text(n)}\n" for n in NUMBERS).encode()
     },
