@@ -287,6 +287,10 @@ class Targets(Description):
         """
         return np.zeros(len(targets), np.int64)
 
+    def sizes(self, targets: NDArray[Any]) -> dict[str, int]:  # noqa: ARG002  # for classes
+        """Return the number of samples of each class or label, by its name for messages. In the base class, there are none."""
+        return {}
+
     def stratum_name(self, number: int) -> str:  # noqa: ARG002  # there is one stratum only
         """Return the name of the stratum `number`, for use in messages."""
         return "the dataset"

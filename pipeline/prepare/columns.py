@@ -56,6 +56,7 @@ class Doubt(NamedTuple):
     problem: str
     formats: Sequence[str] = ()
     marks: Sequence[str] = ()
+    may_be_codes: bool = False
 
 
 class Unclear(Refusal):
@@ -70,6 +71,8 @@ def unclear(place: str, doubts: Sequence[Doubt], settings: TableSettings) -> Unc
     for at in range(max((len(doubt.formats) for doubt in unsure), default=0)):
         chosen = [(doubt.name, doubt.formats[min(at, len(doubt.formats) - 1)]) for doubt in unsure]
         ways.append(f"to read {' and '.join(written for _, written in chosen)}, add {assignment('formats', [*settings.formats, *chosen])}")
+    if codes := [doubt.name for doubt in doubts if doubt.may_be_codes]:
+        ways.append(f"if they are codes, add {assignment('category_columns', [*settings.category_columns, *codes])}")
     ignored = assignment("ignored_columns", [*settings.ignored_columns, *(doubt.name for doubt in doubts)])
     problem = "; ".join(f"the column {shown(doubt.name, 60)} {doubt.problem}" for doubt in doubts)
     return Unclear(problem, remedy=f"{'; '.join(ways)}; to leave out such columns, add {ignored}", place=place)
@@ -82,6 +85,15 @@ def assignment(key: str, value: Sequence[Any]) -> str:
 
 def marks_added(marks: Sequence[str], settings: TableSettings) -> str:
     return assignment("missing", [*settings.missing, *marks])
+
+
+def outliers_of(name: Column, num_rows: int, *several: Extremes) -> list[tuple[str, str]]:
+    """Return the text of each number of a column that may mean no value, and a sentence about it."""
+    return [
+        (text, f"the column {shown(name, 40)} has {shown(text, 30)} in {count} of {num_rows} rows, {unlike}")
+        for extremes in several
+        for count, text, unlike in extremes.outliers()
+    ]
 
 
 class Survey:
@@ -101,6 +113,8 @@ class Survey:
         """All numbers, while they are whole and different: they may number the rows."""
         self.padded, self.lengths = 0, set[int]()
         """The number of cells that are digits after a leading zero, and the lengths of all cells, while all are whole numbers."""
+        self.is_ascending, self.latest = True, -np.inf
+        """True while the dates are in order, and the last of them."""
         self.labels: dict[Any, int] | None = {}
         """The label of each text, while each has its own."""
         self.known_of_label = Counter[int]()
@@ -131,6 +145,8 @@ class Survey:
         if may_be_dates.any():
             days[may_be_dates] = read_cells(cells.filter(pa.array(may_be_dates)), "date", written.get("date", ""))
         self.add_values("date", days, cells)
+        self.is_ascending = self.is_ascending and bool((np.diff(days, prepend=self.latest) >= 0).all())
+        self.latest = days[-1]
         if not written:
             self.formats.add(cells, found, days)
         num_leading = int(np.argmax(np.append(np.isnan(found), True))) if are_numbers else 0
@@ -203,7 +219,8 @@ class Survey:
             problems.append(f"has cells such as {shown(example, 30)}, which can be read in {len(found)} ways")
         elif found:
             self.written = found[0]
-        return Doubt(self.name, " and ".join(problems), found if formats.is_mixed or found[1:] else (), marks) if problems else None
+        offered = found if formats.is_mixed or found[1:] else ()
+        return Doubt(self.name, " and ".join(problems), offered, marks, formats.is_mixed) if problems else None
 
     def kind(self, place: str, said: Kind | None) -> Kind | LeftOut:
         """Return what the column holds, or the reason not to use it: see `TableSettings.kind_of`. `doubt` must be called before."""
@@ -276,11 +293,7 @@ class Survey:
         """Return the text of each number that occurs again and again, far outside of all others, and a sentence about it."""
         if self.texts is not None and len(self.texts) < FEWEST_COUNTED:
             return []
-        return [
-            (text, f"the column {shown(self.name, 40)} has {shown(text, 30)} in {count} of {self.rows} rows, far from all others")
-            for extremes in self.every("number")
-            for count, text in extremes.outliers()
-        ]
+        return outliers_of(self.name, self.rows, *self.every("number"))
 
     def usable(self, kind: Literal["number", "date"]) -> Kind | LeftOut:
         if is_constant(np.array(self.bounds(kind))) and self.known == self.rows:

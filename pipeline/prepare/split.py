@@ -79,7 +79,9 @@ def assign(
                 candidates = candidates[np.argsort(ranks[candidates], kind="stable")]
             assigned[TRAIN][part(share, candidates, ranks if together else None, name=task.stratum_name(number))] = split
         if not (assigned[TRAIN] == split).any():
-            raise Refusal(f"source.{split}: no sample can be drawn for {split}, because train has one of each class: add samples")
+            raise Refusal(
+                f"source.{split}: no sample can be drawn for {split}, because train has one of each class: add samples, or choose another label"
+            )
         refuse_emptied_strata(classes, assigned[TRAIN] == TRAIN, split=split, task=task)
     return assigned
 

@@ -47,17 +47,15 @@ def prepare(
 
 
 def smallest_and_largest(record: PreparedRecord, folder: Path) -> str:
-    """Return how many train samples the rarest and the most frequent class have, such as `, from 3 of class cat to 20 of class dog`.
+    """Return how many train samples the rarest and the most frequent class or label have, such as `, from 3 of class cat to 20 of class dog`.
 
     Return "" if the targets have no classes.
     """
     task, samples = record.spec.targets, record.splits[TRAIN].samples
     targets = read_array(folder / f"{TRAIN}-targets.npy", None, (samples, *task.row_shape), task.dtype)
-    numbers, counts = np.unique(task.strata(targets), return_counts=True)
-    if len(counts) == 1:
+    if not (sizes := sorted(task.sizes(targets).items(), key=lambda entry: entry[1])):
         return ""
-    order = counts.argsort(kind="stable")
-    rarest, most = (f"{counts[at]:,} of {shown(task.stratum_name(int(numbers[at])))}" for at in (order[0], order[-1]))
+    rarest, most = (f"{count:,} of {shown(name)}" for name, count in (sizes[0], sizes[-1]))
     return f", from {rarest} to {most}"
 
 

@@ -16,7 +16,7 @@ from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
 from pipeline.inputs.table.description import MOST_COLUMNS
-from pipeline.prepare.columns import Doubt, LeftOut, Survey, marks_added, unclear
+from pipeline.prepare.columns import Doubt, LeftOut, Survey, marks_added, outliers_of, unclear
 from pipeline.prepare.inputs.table import KINDS, OF_KIND, Part, Statistics, TableSettings
 from pipeline.prepare.label_params import LabelSettings
 from pipeline.prepare.reading import labelled_tables, tables
@@ -108,10 +108,17 @@ class Settings(RowSettings, LabelSettings, TableSettings):
         if TRAIN not in labelled.targets:
             problem = f"has no row of train in the column {shown(self.split_column, 60)}"
             raise Refusal(f"source.split_column: {self.root}: {problem}: write {TRAIN} there")
-        inputs, notes = self.columns(surveys, [*labels.found] if isinstance(labels, ClassLabels) else [])
+        of_labels = labels.extremes.items() if isinstance(labels, NumberLabels) else ()
+        outliers = [each for name, extremes in of_labels for each in outliers_of(name, len(labelled.lines), extremes)]
+        inputs, notes = self.columns(surveys, [*labels.found] if isinstance(labels, ClassLabels) else [], outliers)
         if unread := tables.unread(paths[TRAIN][0], encoding=self.encoding):
             several = listed([shown(name, 40) for name in unread], MOST_NAMED)
             notes.append(f"columns not read, because they have images or nested values, or the first row lacks them: {several}")
+        ascending = {survey.name for survey in surveys if survey.is_ascending}
+        in_order = [part.name for part in inputs if part.kind == "date" and part.name in ascending]
+        if in_order and self.divide == "random" and labelled.targets.keys() == {TRAIN}:
+            later = "to test on the last rows instead of any, add source.divide=position"
+            notes.append(f"the rows are in the order of the dates in {shown(in_order[0], 40)}: {later}")
         if isinstance(labels, NumberLabels):
             notes += [f"{shown(name, 40)} is read as {shown(written, 60)}" for name, written in labels.formats.items()]
         counts = {split: len(targets) for split, targets in labelled.targets.items()}
@@ -156,13 +163,15 @@ class Settings(RowSettings, LabelSettings, TableSettings):
             raise Refusal(f"source.root: {self.root}: has {shown(repeated[0], 60)} as the name of several columns: rename them")
         return [name for name in known if name not in {*labels, self.split_column, self.group_column, *self.ignored_columns}]
 
-    def columns(self, surveys: Sequence[Survey], classes: Sequence[str]) -> tuple[list[Part], list[str]]:
+    def columns(
+        self, surveys: Sequence[Survey], classes: Sequence[str], of_labels: Sequence[tuple[str, str]]
+    ) -> tuple[list[Part], list[str]]:
         """Return the columns of the inputs, and a sentence about each kind of columns. Raises Refusal if none can be used.
 
-        `classes` are the names of the classes, by the numbers that the surveys saw.
+        `classes` are the names of the classes, by the numbers that the surveys saw, and `of_labels` the outliers of the labels.
         """
         parts, kinds, left_out, warnings = list[Part](), dict[Kind, list[str]]({kind: [] for kind in KINDS}), list[str](), list[str]()
-        place, outliers = f"source.root: {self.root}", list[tuple[str, str]]()
+        place, outliers = f"source.root: {self.root}", [*of_labels]
         if doubts := [doubt for survey in surveys if not self.said_kind(survey.name) and (doubt := survey.doubt())]:
             raise unclear(place, doubts, self)
         for survey in surveys:
@@ -177,7 +186,8 @@ class Settings(RowSettings, LabelSettings, TableSettings):
         if outliers:
             marks = [*dict.fromkeys(mark for mark, _ in outliers)]
             found = "; ".join(sentence for _, sentence in outliers)
-            warnings.append(f"warning: {found}: if it means no value, add {marks_added(marks, self)}")
+            skipped = " source.on_corrupt=skip" * bool(of_labels)  # a row without a label is faulty
+            warnings.append(f"warning: {found}: if it means no value, add {marks_added(marks, self)}{skipped}")
         sentences = [f"columns of the kind {kind}: {listed(several, MOST_NAMED)}" for kind, several in kinds.items() if several]
         if left_out:
             ways = "source.category_columns or source.number_columns can name them"

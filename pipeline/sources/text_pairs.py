@@ -1,7 +1,6 @@
 """Pairs of texts in tables (TSV, CSV, JSON or Parquet): a source text and the text that a model should write for it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -71,7 +70,8 @@ class Settings(RowSettings, ColumnSettings):
             remedy = f"give your table one of the suffixes {TABLES}, and in a folder call it, for example, train.csv"
             raise Refusal(f"source.root: {self.root} is neither a table nor a folder with a table called train: {remedy}")
         labelled = labelled_tables.read(parts, columns, labels, self.root, skip=self.on_corrupt == "skip")
-        return replace(labelled, notes=(*labelled.notes, *notes)) if notes else labelled
+        labelled.notes = (*labelled.notes, *notes)
+        return labelled
 
     def pairs(self, labelled: Labelled) -> Iterator[Texts]:
         return texts_of(labelled, self.text_column, self.target_column)

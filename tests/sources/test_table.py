@@ -218,6 +218,14 @@ def labelled(*cells: str) -> list[str]:
 WRITTEN = [f"{1.5 * number:,.2f}" for number in range(700, 720)]
 
 
+@pytest.mark.parametrize(("step", "changes", "is_said"), [(1, {}, True), (-1, {}, False), (1, {"divide": "position"}, False)])
+def test_rows_in_the_order_of_their_dates_are_named(tmp_path: Path, step: int, changes: dict[str, object], is_said: bool) -> None:
+    rows = [f"{day % 7},2024-01-{day:02},{'ab'[day % 2]}" for day in range(1, 29)][::step]
+    dataset, _ = opened(settings(write(tmp_path / "a.csv", "size,day,label", *rows), **changes))
+    sentence = "the rows are in the order of the dates in day: to test on the last rows instead of any, add source.divide=position"
+    assert (sentence in dataset.notes) == is_said
+
+
 @pytest.mark.parametrize(
     ("cells", "expected"),
     [
@@ -246,6 +254,10 @@ WRITTEN = [f"{1.5 * number:,.2f}" for number in range(700, 720)]
         (["A11", "A40"], "columns of the kind category: c"),
         (["10+ years", "< 1 year"], "columns of the kind category: c"),
         (["12a", "13b"], "columns of the kind category: c"),
+        (
+            ["-1"] * 10 + SIZES,
+            "c has -1 in 10 of 22 rows, and no other number below 0: if it means no value, add 'source.missing=[\"-1\"]'",
+        ),
         (["-999"] * 3 + SIZES, "c has -999 in 3 of 15 rows, far from all others: if it means no value, add 'source.missing=[\"-999\"]'"),
     ],
 )

@@ -63,9 +63,9 @@ def joined(found: Iterable[str]) -> ClassNames:
 
 
 SPLIT_NAMES = {
-    **dict.fromkeys(("train", "training", "trainset"), TRAIN),
+    **dict.fromkeys(("train", "training", "trainset", "trn"), TRAIN),
     **dict.fromkeys(("valid", "val", "validation", "dev", "devset"), VALID),
-    **dict.fromkeys(("test", "testing", "testset"), TEST),
+    **dict.fromkeys(("test", "testing", "testset", "tst"), TEST),
 }
 AROUND = {"is", "in", "for", "set", "split"}
 """The other words in the name of a column of truth values that certainly is one of splits, such as `is_test`."""

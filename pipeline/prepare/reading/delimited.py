@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.core.cells import as_number
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import reason
 from pipeline.prepare.reading.arrow_cells import mask
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
@@ -25,6 +25,8 @@ LONGEST_FIELD = 2**20
 SEPARATORS = ",;\t|"
 BLANKS = " "
 """Any number of blanks and tabs, as a separator."""
+MOSTLY = 0.75
+"""If no sign divides all rows into equally many fields, one that divides more than this share of them is the separator, and the others are mistakes."""
 SAMPLED_CHARACTERS = 2**16
 """The number of characters of a `.csv` in which its separator is searched for."""
 EXCEL = re.compile(r"sep=(.)\r?\n")
@@ -102,16 +104,16 @@ def lines_of(blocks: Iterable[TextBlock]) -> Iterator[tuple[int, str]]:
 
 
 class Width:
-    """The number of fields of the first row, which every row must have."""
+    """The number of fields of the first row, which every row must have. `remedy` is for one with another number."""
 
-    def __init__(self, place: str) -> None:
-        self.place, self.line, self.fields = place, 0, 0
+    def __init__(self, place: str, remedy: str = "make them equal") -> None:
+        self.place, self.remedy, self.line, self.fields = place, remedy, 0, 0
 
     def refuse_other_number(self, line: int, fields: int) -> None:
         if not self.fields:
             self.line, self.fields = line, fields
         if fields != self.fields:
-            raise Refusal(f"{self.place}:{line}: has {fields} columns, but line {self.line} has {self.fields}: make them equal")
+            raise Refusal(f"{self.place}:{line}: has {counted(fields, 'column')}, but line {self.line} has {self.fields}: {self.remedy}")
 
 
 def of_rows(rows: Rows, place: str, width: Width | None = None) -> Generator[Chunk]:
@@ -127,7 +129,8 @@ def of_rows(rows: Rows, place: str, width: Width | None = None) -> Generator[Chu
 
 def of_blocks(blocks: Iterable[TextBlock], place: str, separator: str, *, quoted: bool, is_cut: bool = False) -> Generator[Chunk]:
     """Yield the rows of blocks of text. A row of which a block has only the beginning is read with the next one."""
-    width, line, rest, broken = Width(place), 1, "", list[tuple[int, str, bool]]()
+    unquoted = "make them equal; if fields are in quotes, call the file .csv"
+    width, line, rest, broken = Width(place) if quoted else Width(place, unquoted), 1, "", list[tuple[int, str, bool]]()
     for block in blocks:
         line, text = (line, rest + block.text) if rest else block
         rest, broken = "", []
@@ -222,11 +225,11 @@ def is_regular(text: str, separator: str) -> bool:
 
 
 def csv_separator(text: str) -> str:
-    """Return the first of SEPARATORS by which all first rows have the same number of fields, at least two; a comma if none does.
+    """Return the first of SEPARATORS by which all first rows have the same number of fields, at least two; if none does, that by which most have it, or a comma.
 
     BLANKS separate fields only if more columns are then numbers than by another sign: they may also be words of one text.
     """
-    found, num_numbers = "", 0
+    found, num_numbers, nearly, most = "", 0, SEPARATORS[0], MOSTLY
     for sign in SEPARATORS + BLANKS:
         if found and sign != BLANKS:
             continue
@@ -237,7 +240,10 @@ def csv_separator(text: str) -> str:
         counts = {len(fields) for fields in rows}
         if len(counts) == 1 and counts != {1} and (sign != BLANKS or sum(map(all, numbers_in(rows))) > num_numbers):
             found, num_numbers = sign, sum(map(all, numbers_in(rows)))
-    return found or SEPARATORS[0]
+        width, times = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
+        if sign != BLANKS and width > 1 and times > most * len(rows):
+            nearly, most = sign, times / len(rows)
+    return found or nearly
 
 
 def divided(line: str) -> list[str]:

@@ -159,13 +159,15 @@ class Extremes:
     def bounds(self) -> tuple[float, float]:
         return min(self.low, default=np.inf), max(self.high, default=-np.inf)
 
-    def outliers(self) -> list[tuple[int, str]]:
-        """Return how often each number occurs that is far outside of all others, again and again, such as -999, and its text."""
+    def outliers(self) -> list[tuple[int, str, str]]:
+        """Return how often each number occurs that is unlike all others, again and again, such as -999, its text, and what it is unlike in."""
         found = []
         for near, far in ((sorted(self.low), max(self.high, default=0)), (sorted(self.high, reverse=True), min(self.low, default=0))):
             count, text = (self.low | self.high)[near[0]] if near else (0, "")
             if count >= OFTEN and len(near) > 1 and abs(near[1] - near[0]) > FAR * abs(far - near[1]) > 0:
-                found.append((count, text))
+                found.append((count, text, "far from all others"))
+            elif count >= FEWEST and len(near) > 1 and near[0] < 0 <= near[1]:
+                found.append((count, text, "and no other number below 0"))
         return found
 
 

@@ -64,6 +64,8 @@ def with_translation(fields: dict[str, Any]) -> dict[Column, Any]:
 def rows_in(data: Any, place: str) -> list[Any]:
     lists = {name: value for name, value in data.items() if isinstance(value, list)} if isinstance(data, dict) else {}
     of_rows = {name: items for name, items in lists.items() if items and all(isinstance(item, dict | list) for item in items)}
+    if {"images", "annotations"} <= of_rows.keys():
+        raise Refusal(f"{place}: has annotations of images in the form of COCO, which no source reads: write a table of images and labels")
     if lists and not of_rows:
         if len(lengths := {len(items) for items in lists.values()}) > 1:
             raise Refusal(f"{place}: has lists of {min(lengths)} to {max(lengths)} values: make the columns equally long")

@@ -21,7 +21,7 @@ from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading import formats
 from pipeline.prepare.reading.arrow_cells import Cells, Read, by_value, faulty_rows, is_empty, is_missing, mask, texts
 from pipeline.prepare.reading.class_folders import ClassNames, joined
-from pipeline.prepare.reading.formats import Formats
+from pipeline.prepare.reading.formats import Extremes, Formats
 from pipeline.prepare.reading.json_rows import is_nested
 
 LONGEST_LABEL = 255
@@ -106,7 +106,7 @@ class ClassLabels(Labels):
                 problem = f"has a 1 in {counted(len(ones), 'column')} of source.label_column ({listed([*map(shown, ones)], MOST_NAMED) or 'only 0'})"
                 refusal = Refusal(problem, remedy="write one 1, or remove the row")
                 problems.append((np.flatnonzero(wrong & (marks == chosen).all(axis=1)), refusal))
-            names = np.array([self.found.setdefault(name, len(self.found)) for name in self.columns])
+            names = np.array([self.found.setdefault(canonical(name), len(self.found)) for name in self.columns])
             return names[marks.argmax(axis=1)], problems
         return self.numbered(by_value(cells[0], lambda cell: class_label(named_by(cell, stored), self.columns[0])))
 
@@ -134,14 +134,17 @@ class NumberLabels(Labels):
         self.formats = dict[str, str]()
         self.seen = {name: Formats() for name in self.columns}
         """The formats that the cells allow, for each column that has none in `formats`."""
+        self.extremes = {name: Extremes() for name in self.columns}
 
     def read(self, cells: Sequence[Cells], stored: Sequence[str]) -> tuple[NDArray[Any], Problems]:  # noqa: ARG002  # as for classes
         values = [formats.read(column, "number", self.formats.get(name, "")) for column, name in zip(cells, self.columns, strict=True)]
         problems = Problems()
         for column, found, name in zip(cells, values, self.columns, strict=True):
+            known = ~is_missing(column)
+            given = column.filter(pa.array(known))
+            self.extremes[name].add(found[known], given)
             if name not in self.formats:
-                known = ~is_missing(column)
-                self.seen[name].add(column.filter(pa.array(known)), found[known], np.full(int(known.sum()), np.nan))
+                self.seen[name].add(given, found[known], np.full(len(given), np.nan))
             if len(wrong := np.flatnonzero(np.isnan(found))):
                 read = by_value(column.take(pa.array(wrong)), partial(refuse_number, name))
                 problems += [(wrong[rows], refusal) for rows, refusal in faulty_rows(read)]
@@ -167,7 +170,7 @@ class SeveralLabels(Labels):
 
     def of(self, values: NDArray[Any], rows: Rows, stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
         if len(self.columns) > 1:
-            return self.task.named(self.columns, str(rows.root)), values.astype(np.uint8), ()
+            return self.task.named(tuple(map(canonical, self.columns)), str(rows.root)), values.astype(np.uint8), ()
         sets = [*self.found]
         names = named({label for number in np.unique(values) for label in sets[number]}, stored)
         task = self.task.named(names.names, str(rows.root))

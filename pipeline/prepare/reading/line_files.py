@@ -23,7 +23,23 @@ from pipeline.prepare.reading.streams import num_lines, text_blocks, unpacked_na
 from pipeline.prepare.reading.tables import Block, Columns, Named, is_document, visible_files
 
 MAPPING = "mapping.txt"
-NO_TEXTS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".npy", ".npz")
+NO_TEXTS = (
+    ".csv",
+    ".tsv",
+    ".json",
+    ".jsonl",
+    ".ndjson",
+    ".parquet",
+    ".npy",
+    ".npz",
+    ".pdf",
+    ".docx",
+    ".xlsx",
+    ".mid",
+    ".wav",
+    ".h5",
+    ".pkl",
+)
 ROLES = {
     *("source", "src", "input", "in", "question", "questions", "query", "text"),
     *("target", "tgt", "trg", "output", "out", "answer", "answers", "label"),
@@ -39,6 +55,7 @@ def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
     Such are `train.en` and `train.de`, `train/seq.in` and `train/label`, `src-train.txt` and `tgt-train.txt`, or `texts.txt` and `labels.txt`,
     which belong to train. A column is called like the words in the name of its file that are no split, and not in the names of all. Of the files of
     train, at least two with equal numbers of lines count, and the larger of two such sets; of several in another split, the first that is complete.
+    There are none if several folders have files of the same names.
     """
     splits: dict[str, dict[tuple[str, ...], Path]] = {}
     listed_files = [PurePosixPath(name) for name in visible_files(root) if not is_document(name)] if root.is_dir() else []
@@ -47,7 +64,10 @@ def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
     for path in named or names:
         plain = unpacked_name(path.name).removesuffix(".txt")
         column = tuple(word for word in words(plain) if word not in SPLIT_NAMES)
-        splits.setdefault(split_in(unpacked_name(str(path))) or TRAIN, {})[column or (plain,)] = root / path
+        of_split = splits.setdefault(split_in(unpacked_name(str(path))) or TRAIN, {})
+        if (column or (plain,)) in of_split:  # as in a folder for each chapter
+            return {}
+        of_split[column or (plain,)] = root / path
     sizes = {column: num_lines(path) for column, path in splits.get(TRAIN, {}).items()} if len(splits.get(TRAIN, {})) > 1 else {}
     counts = Counter(sizes.values())
     best = max((size for size, count in counts.items() if count > 1 and size), default=0)
@@ -149,7 +169,7 @@ def class_files(names: Sequence[str], pattern: str | None) -> Mapping[str, str]:
     matches = (name for name in names if pattern is None or (fnmatch(name, pattern) and name.count("/") == pattern.count("/")))
     chosen = [name for name in matches if not is_document(name)]
     are_of_splits = all(split_of_folder(part) for name in chosen for part in name.split("/")[:-1])
-    if not are_of_splits or any(unpacked_name(name.lower()).endswith((*NO_TEXTS, *IMAGE_SUFFIXES)) for name in chosen):
+    if not are_of_splits or any(unpacked_name(name.lower()).endswith(NO_LINES) for name in chosen):
         return {}
     plain = {name: PurePosixPath(unpacked_name(name)) for name in chosen}
     stems = {path.stem for path in plain.values()}

@@ -322,7 +322,8 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
     for split, paths in sets[0].items():
         are_parts = all(set(map(str.isdigit, words(path.stem))) == {False, True} for path in paths)
         if len(paths) > 1 and (not are_parts or len({path.suffix for path in paths}) > 1):
-            raise Refusal(f"source.root: {root}: has two tables of {split} ({paths[0]}, {paths[1]}): keep one")
+            remedy = f"move one to another folder, or, to read one alone, write its path: {shlex.quote(f'data={root / paths[0]}')}"
+            raise Refusal(f"source.root: {root}: has two tables of {split} ({paths[0]}, {paths[1]}): {remedy}")
     return {split: [root / path for path in sets[0][split]] for split in SPLITS if split in sets[0]}
 
 

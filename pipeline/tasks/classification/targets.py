@@ -96,6 +96,11 @@ class ClassTargets(spec.Targets):
         """Return the class number of each sample, so that each class is a stratum: a random split takes the same share of each class."""
         return targets
 
+    def sizes(self, targets: NDArray[Any]) -> dict[str, int]:
+        return dict(
+            zip(map(self.stratum_name, range(len(self.classes))), np.bincount(targets, minlength=len(self.classes)).tolist(), strict=True)
+        )
+
     def stratum_name(self, number: int) -> str:
         return f"class {self.classes[number]}"
 

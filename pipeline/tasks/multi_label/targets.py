@@ -115,6 +115,9 @@ class LabelTargets(spec.Targets):
         counts = np.where(targets, targets.sum(axis=0, dtype=np.int64), len(targets) + 1)
         return np.where(targets.any(axis=1), counts.argmin(axis=1), len(self.labels))
 
+    def sizes(self, targets: Labels) -> dict[str, int]:
+        return dict(zip(map(self.stratum_name, range(len(self.labels))), targets.sum(axis=0, dtype=np.int64).tolist(), strict=True))
+
     def stratum_name(self, number: int) -> str:
         return f"label {self.labels[number]}" if number < len(self.labels) else "the samples without labels"
 

@@ -168,9 +168,14 @@ def is_text(values: Sequence[Any]) -> bool:
 
 
 def have_words(texts: Sequence[str]) -> bool:
-    """Return True if most of the texts have letters, or other signs beyond ASCII, and are no dates and no numbers with a unit."""
+    """Return True if most of the texts have letters, or other signs beyond ASCII, and are no dates, no numbers with a unit and no rows of numbers."""
+
+    def has_words(text: str) -> bool:
+        are_numbers = all(as_number(word) is not None for word in text.split())
+        return bool(LETTER.search(text)) and not QUANTITY.fullmatch(text) and as_date(text) is None and not are_numbers
+
     some = sampled([*texts], SAMPLED_TEXTS)
-    return 2 * sum(bool(LETTER.search(text)) and not QUANTITY.fullmatch(text) and as_date(text) is None for text in some) > len(some)
+    return 2 * sum(map(has_words, some)) > len(some)
 
 
 def is_label(values: Sequence[Any]) -> bool:
@@ -213,7 +218,7 @@ def are_numbers(values: Sequence[Any]) -> bool:
 
 def are_image_names(values: Sequence[Any]) -> bool:
     names = [str(value).strip().lower() for value in filled(values)]
-    return sum(name.endswith(IMAGE_SUFFIXES) for name in names) > len(names) / 2
+    return sum(name.endswith(IMAGE_SUFFIXES) and "://" not in name for name in names) > len(names) / 2
 
 
 def are_strings(values: Sequence[Any]) -> bool:
@@ -250,6 +255,8 @@ def delimiter_of(values: Sequence[Any]) -> str | None:
     several others. For words, there must be twice as many; texts are not divided, nor numbers with a decimal comma.
     """
     known = filled(values)
+    if len({str(value).lstrip().startswith("[") for value in known}) > 1:  # texts, such as lines of code
+        return None
     if known and all(labels_of_cell(value, None) != [value] for value in known):
         return "" if are_labels([labels_of_cell(value, None) for value in known]) else None
     if not known or not all(isinstance(value, str) for value in known):

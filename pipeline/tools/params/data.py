@@ -1,5 +1,6 @@
 """`set data=PATH`: looks at data of the user's own, and finds the section `source` that reads them, and facts about them for a recommendation."""
 
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from pipeline.core.untrusted import shown
 from pipeline.prepare.columns import Unclear
 from pipeline.prepare.inputs.tokens import measured
 from pipeline.prepare.params import PrepareParams, SourceSettings
-from pipeline.prepare.reading import streams, tables
+from pipeline.prepare.reading import archives, streams, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, split_in
 from pipeline.prepare.reading.delimited import WrongLines
 from pipeline.prepare.reading.labelled_tables import Keys
@@ -32,13 +33,15 @@ from pipeline.prepare.stage import survey
 from pipeline.tools.params import columns, images
 from pipeline.tools.params.cell_values import VALUES, pair_values, quoted, tokenizer_values, vocabulary_values
 from pipeline.tools.params.readings import READERS
-from pipeline.tools.params.table import Given, Question, Table, encoding_of, kind_of
+from pipeline.tools.params.table import Given, Question, Table, assignment, encoding_of, kind_of
 
 MOST_COMPARED = 10_000
 """Up to so many images are read to find equal ones. `prepare` counts them in any case."""
 LISTED_BYTES = 2**16
 """How much of a file of text is looked at for names of images."""
 MOST_CLASSES = 6
+PUBLISHED = {"-ubyte": "mnist", "_batch_1.bin": "cifar"}
+"""The ends of the names of files that the source of a published data set reads."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ def look(root: Path, given: Given) -> Finding:
         raise Refusal(f"source.encoding={shown(given['encoding'], 60)}: {error}") from None
     names = visible_files(root)
     files = [name for name in names if not is_document(name)]
+    refuse_published(root, files)
     if root.is_dir() and len(files) == 1 and kind_of(files[0]) == "text":
         return look(root / files[0], given)
     found, refusals = attempts(root, given)
@@ -96,17 +100,32 @@ def look(root: Path, given: Given) -> Finding:
     [name] = possible
     if name == "text" and isinstance(refusals.get("text_classification"), (Question, WrongLines)):
         raise Refusal(f"{refusals['text_classification']}; if these are texts without labels, add source=text")
-    labelled, unlabelled, others = unused[name]
+    labelled, *_ = unused[name]
     if labelled and not {"name", "table", "image_column", "label_column", "text_column", "target_column"} & set(given):
         if question := next((error for error in refusals.values() if isinstance(error, Question)), None):
             raise Refusal(f"{question}; to read {READERS[name].title} instead{leaving(labelled)}, add source={name}")
         remedy = f"to leave this out, add source={name}" + (f"; else: {refusals['image_table']}" if "image_table" in refusals else "")
         raise Refusal(f"data={root}: can be read as {READERS[name].title}{leaving(labelled)}: {remedy}")
+    return replace(found[name], lines=(*found[name].lines, *left_out(name, unused[name], refusals)))
+
+
+def left_out(name: str, unused: tuple[Sequence[str], Sequence[str], Sequence[str]], refusals: Mapping[str, Refusal]) -> list[str]:
+    """Return lines about the files that the source `name` does not use, and how to read labelled texts as rows."""
+    labelled, unlabelled, others = unused
     sentences = {"not used": [*labelled, *others], "not used, because without labels": unlabelled}
     lines = [f"{sentence}: {listed(summary(several), MOST_CLASSES)}" for sentence, several in sentences.items() if several]
     beside = refusals.get("table")
-    lines += beside.questions if name == "text_classification" and isinstance(beside, Question) else ()
-    return replace(found[name], lines=(*found[name].lines, *lines))
+    if name == "text_classification" and isinstance(beside, Question):
+        lines += [f"to read {READERS['table'].title} instead, add source=table: {question}" for question in beside.questions]
+    return lines
+
+
+def refuse_published(root: Path, files: Sequence[str]) -> None:
+    """Raise Refusal if a source of published data reads some of the files."""
+    ends = [end for end in PUBLISHED if any(streams.unpacked_name(name).endswith(end) for name in files)]
+    if ends:
+        command = shlex.join(("python", "-m", "pipeline", "set", f"source={PUBLISHED[ends[0]]}", f"source.root={root}"))
+        raise Refusal(f"data={root}: has the files of a published data set: run `{command}`")
 
 
 def attempts(root: Path, given: Given) -> tuple[dict[str, Finding], dict[str, Refusal]]:
@@ -132,7 +151,8 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
     if not refusals:
         named = "name" in given
         known = f"no {READERS[given['name']].title}" if named else f"none of {', '.join(reader.title for reader in READERS.values())}"
-        renamed = f"if it is a table, rename it to {root.with_suffix('.csv')}; else " if present == {"other"} and root.is_file() else ""
+        may_be_table = present == {"other"} and root.is_file() and not root.name.lower().endswith((*archives.SUFFIXES, ".arff"))
+        renamed = f"if it is a table, rename it to {root.with_suffix('.csv')}; else " if may_be_table else ""
         way = f"leave out source={given['name']}" if named else "set the section `source` by hand"
         return Refusal(f"data={root}: looks like {known}: {renamed}arrange it as docs/data.md shows, or {way}")
     if undecoded := next((error for error in refusals.values() if isinstance(error, streams.NotDecoded)), None):
@@ -141,8 +161,9 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
     if isinstance(error, Question) and isinstance(pairs := refusals.get("text_pairs"), Question) and pairs.questions != error.questions:
         first, second = (pairs, error) if pairs.path == root and root.is_dir() else (error, pairs)  # parallel files
         return Refusal(f"{first}; or {'; and '.join(second.questions)}")
-    if present == {"text"} and "name" not in given and "text" not in refusals:
-        return Refusal(f"{error}; if these are texts without labels, add source=text")
+    if "text" in present <= {"text", "other"} and "name" not in given and "text" not in refusals:
+        pattern = f" {assignment('pattern', '*.txt')}" * ("other" in present)
+        return Refusal(f"{error}; if these are texts without labels, add source=text{pattern}")
     return error
 
 
@@ -150,7 +171,7 @@ def unused_files(root: Path, names: Sequence[str], finding: Finding) -> tuple[li
     """Return the files that a source does not read, of `names`, those in `root`.
 
     First those that may have labels: tables, images, lists of images, and arrays outside of folders. Then those that have none: images whose folder is called like a
-    test, and tables of which no column looks like labels. At last all others in a folder of labelled texts.
+    test, and tables of which no column looks like labels. At last all others in a folder of labelled texts or of pairs.
     """
     source, labelled, unlabelled, others = finding.source["name"], list[str](), list[str](), list[str]()
     for name in names if root.is_dir() or root not in finding.files else ():
@@ -162,7 +183,12 @@ def unused_files(root: Path, names: Sequence[str], finding: Finding) -> tuple[li
             kind_of(name) == "array" and "/" not in name and source != "arrays"
         ):
             labelled.append(name)
-        elif source == "text_classification" and root.is_dir() and kind_of(name) in ("text", "other") and not is_document(name):
+        elif (
+            source in ("text_classification", "text_pairs")
+            and root.is_dir()
+            and kind_of(name) in ("text", "other")
+            and not is_document(name)
+        ):
             others.append(name)
     return labelled, unlabelled, others
 
@@ -342,7 +368,8 @@ def equal_samples(dataset: RawDataset) -> list[str]:
     num_labels = np.bincount(np.unique(np.stack([groups, labels.reshape(-1)]), axis=1)[0])
     repeated, contrary = len(ranks) - len(different), int(sizes[num_labels > 1].sum())
     lines = [f"{repeated} samples of train equal an earlier one" if repeated else "no two samples of train are equal"]
-    several = "; if samples have several labels, join their rows, as docs/multi-label.md shows" if 2 * contrary > len(ranks) else ""
+    are_classes = 2 * contrary > len(ranks) and dataset.task.form == "class"
+    several = "; if samples have several labels, join their rows, as docs/multi-label.md shows" if are_classes else ""
     return lines + [f"warning: {contrary} samples of train equal another one that has another label{several}"] * bool(contrary)
 
 

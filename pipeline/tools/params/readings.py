@@ -1,7 +1,8 @@
 """For each source, a function that finds its values for the data at a path, or says why they cannot be read."""
 
 import os.path
-from collections import Counter
+import shlex
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
@@ -14,7 +15,7 @@ from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import archives, delimited, line_files, streams, tables
-from pipeline.prepare.reading.class_folders import split_in
+from pipeline.prepare.reading.class_folders import ClassFolders, split_in
 from pipeline.prepare.reading.delimited import WrongLines
 from pipeline.prepare.reading.json_rows import is_nested
 from pipeline.prepare.reading.line_files import are_languages, are_parallel, find_line_files
@@ -173,6 +174,8 @@ def as_labelled_texts(root: Path, given: Given) -> Values | None:
     if "name" not in given:
         refuse_loose_texts(root)
     layout = class_layout(root, is_text)
+    if layout and "name" not in given:
+        refuse_equal_names(root, layout)
     is_of_texts = layout and 2 * sum(is_text(sample.name) for sample in layout.samples) > len(layout.samples)
     return COLUMNS_OF_FILES if is_of_texts else None
 
@@ -180,6 +183,18 @@ def as_labelled_texts(root: Path, given: Given) -> Values | None:
 def is_text(name: str) -> bool:
     """Return True if a file is one of text by its name, or has a name without a suffix, as those of 20 Newsgroups."""
     return kind_of(name) == "text" or not PurePosixPath(name).suffix
+
+
+def refuse_equal_names(root: Path, layout: ClassFolders) -> None:
+    """Raise Question if the class folders have the same few files, called by words, such as a translation in each."""
+    names = defaultdict[str, set[str]](set)
+    for path in (PurePosixPath(sample.name) for sample in layout.samples):
+        names[str(path.parent)].add(path.name)
+    first, *others = names.values()
+    if others and len(first) > 1 and all(each == first for each in others) and not any(map(str.isdigit, "".join(first))):
+        same = f"each of {len(names)} folders has the files {shown(listed(sorted(first), MOST_LISTED))}"
+        parallel = f"parallel files are read from one folder, such as {shlex.quote(f'data={root / next(iter(names))}')}"
+        raise Question(root, f"{same}: {parallel}; if the folders are classes, add source=text_classification")
 
 
 def refuse_loose_texts(root: Path) -> None:
@@ -340,12 +355,12 @@ def as_corpus(root: Path, given: Given) -> Values | None:
         return {}
     names = visible_files(root)
     of_class = line_files.class_files(names, None)  # files of a class each, which may also be the parts of a text
-    are_alike = len({PurePosixPath(name).suffix for name in of_class}) == 1
+    by_stem = len({PurePosixPath(name).stem for name in of_class}) > 1
     if (
         any(unnamed_tables(root, given))
         or root.name.lower().endswith(archives.SUFFIXES)
         or not names
-        or not (are_alike or all(name.lower().endswith(TEXT_SUFFIXES) for name in names))
+        or not (by_stem or all(name.lower().endswith(TEXT_SUFFIXES) for name in names))
         or are_parallel(find_line_files(root))
     ):
         return None

@@ -154,6 +154,7 @@ def names_are_first(path: Path, first: Sequence[str], columns: Sequence[Sequence
         return False
     if len(first) > 2 and first[0] and not any(first[1:]):
         raise Refusal(f"source.root: {shown(path)}:1: has one cell, {shown(first[0], 40)}: remove what is above the names of the columns")
+    refuse_repeated_names(path, first, columns)
     if any(name in first for _, name in wanted) or has_names(first, columns):
         return True
     [label, *others] = [name for name, values in zip(first, columns, strict=True) if is_label(values)] or ["", ""]
@@ -165,6 +166,15 @@ def names_are_first(path: Path, first: Sequence[str], columns: Sequence[Sequence
         path,
         f"{may_be}; add {assignment('label_column', label)} if these are names, or {assignment('label_column', first.index(label) + 1)} if not",
     )
+
+
+def refuse_repeated_names(path: Path, first: Sequence[str], columns: Sequence[Sequence[str]]) -> None:
+    """Raise Refusal if the first line has names for certain, and a name twice."""
+    of_names = dict(zip(reversed(first), reversed(columns), strict=True))
+    if repeated := next((name for at, name in enumerate(first) if name and name in first[:at]), ""):
+        names, values = [*of_names], [*of_names.values()]
+        if has_names(names, values) and has_other_cells(names, values):
+            raise Refusal(f"source.root: {shown(path)}:1: has {shown(repeated, 60)} as the name of several columns: rename them")
 
 
 def has_names(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:

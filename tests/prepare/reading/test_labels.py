@@ -59,6 +59,7 @@ def test_all_forms_give_the_same_targets(tmp_path: Path) -> None:
         assert labelled.task == LabelTargets(labels=NAMES)
         assert labelled.targets[TRAIN].dtype == np.uint8
         assert labelled.targets[TRAIN].tolist() == MARKS
+        assert labelled.task.sizes(labelled.targets[TRAIN]) == {f"label {name}": sum(name in labels for labels in LABELS) for name in NAMES}
 
 
 def test_what_is_no_label_is_refused_with_its_line(tmp_path: Path) -> None:

@@ -146,6 +146,10 @@ LAYOUTS: dict[str, Files] = {
     "`cat/1.png`, `cat/faces.idx`": by_class("cat", "dog") | {"cat/faces.idx": b"x1,y1"},
     "`cat/1.png`, `dog/2.png`, `notes/a.yml`": by_class("cat", "dog") | {"notes/a.yml": b"a: 1"},
     "`cat/1.png`, `dogs/old/1.png`, `dogs/new/2.png`": by_class("cat", "dogs/old", "dogs/new"),
+    "`images/1.png`, `masks/1.png`": images() | images("masks"),
+    "`train-images-idx3-ubyte`, `train-labels-idx1-ubyte`": {
+        f"train-{name}-ubyte": b"\0\0\x08\1" for name in ("images-idx3", "labels-idx1")
+    },
     "`10/1.png`, `9/2.png`": by_class("10", "9"),
     "`cat/1.tif` of 16 bits, grey, big-endian": {name: grey(at, 5000) for at, name in enumerate(by_class("cat", "dog", suffix="tif"))},
     "`cat/1.png` of 16 bits with values of 12 bits": {name: grey(at, 1, "PNG") for at, name in enumerate(by_class("cat", "dog"))},
@@ -161,6 +165,18 @@ LAYOUTS: dict[str, Files] = {
     "`labels.csv` with `IMAGES\\1.PNG;cat`": {"labels.csv": listing(path="IMAGES\\{}.PNG", sep=";"), **images()},
     "`labels.tsv` with `1.png`, a tab and `cat`, without names of columns": {
         "labels.tsv": b"".join(f"{number}.png\t{LABELS[number % 2]}\n".encode() for number in NUMBERS),
+        **images(),
+    },
+    "`labels.csv` with `1.png`, `cat` and the columns `xmin`, `ymin`, `xmax`, `ymax`": {
+        "labels.csv": listing(names="file,kind,xmin,ymin,xmax,ymax", more=lambda number: (number, 1, number + 9, 8)),
+        **images(),
+    },
+    "`boxes.json` in the form of COCO, `images/1.png`": {
+        "boxes.json": json.dumps({"images": [{"id": 1}], "annotations": [{"image_id": 1, "bbox": [0, 0, 2, 2]}]}).encode(),
+        **images(),
+    },
+    "`labels.csv` with a column for each class, whose names begin with a blank": {
+        "labels.csv": table("file, Red, Wet, Dry", *((f"images/{n}.png", *(f" {int(n % 3 == at)}" for at in range(3))) for n in NUMBERS)),
         **images(),
     },
     "`labels.csv` with `/home/ann/cats/images/1.png,cat`": {"labels.csv": listing(path="/home/ann/cats/images/{}.png"), **images()},
@@ -326,6 +342,15 @@ LAYOUTS: dict[str, Files] = {
             ),
         )
     },
+    "`a.csv` with `31,4.5,https://a.org/1.jpg`, the second column called `target`": {
+        "a.csv": table("age,target,photo", *((20 + n * n, n + 0.5, f"https://a.org/{n}.jpg") for n in NUMBERS))
+    },
+    "`a.csv` with `31;4.5;Oslo`, and one row that ends with another `;`": {
+        "a.csv": table("age;size;target", *((f"{n};{n + 0.5};{LABELS[n % 2]}{';' * (n == 3)}",) for n in NUMBERS))
+    },
+    "`a.csv` with a name for two columns": {
+        "a.csv": table("age,size,kind,size", *((20 + n, n + 0.5, LABELS[n % 2], n % 3) for n in NUMBERS))
+    },
     "`a.csv` with two columns of texts": {
         "a.csv": table("text,reply", *((text(number), f"reply {text(number)[::-1]}") for number in NUMBERS))
     },
@@ -353,6 +378,20 @@ LAYOUTS: dict[str, Files] = {
     },
     "`train/seq.in`, `train/label`, line by line": {
         f"{split}/{name}": content for split in ("train", "test") for name, content in (("seq.in", LINES), ("label", CLASSES))
+    },
+    "`train.en`, `train.de`, `test.en`": {
+        name: "".join(f"{name[-2:]} {text(n)}\n" for n in NUMBERS).encode() for name in ("train.en", "train.de", "test.en")
+    },
+    "`all.nl`, `all.cm`, line by line, one with a bracket first": {
+        "all.nl": LINES,
+        "all.cm": "".join(f"ls -l dir{n}\n" for n in NUMBERS[:-1]).encode() + b"[ 'a' 'b' ] && echo\n",
+    },
+    "`a/en.txt`, `a/de.txt`, `a/fr.txt`, `a/es.txt`, `b/en.txt` and so on, line by line": {
+        f"{folder}/{name}.txt": LINES for folder in "ab" for name in ("en", "de", "fr", "es")
+    },
+    "`x_train.txt` with rows of numbers, `y_train.txt` with labels": {
+        "x_train.txt": "".join(f"{n / 7:.6e} {n / 3:.6e}\n" for n in NUMBERS).encode(),
+        "y_train.txt": CLASSES,
     },
     "`a.json` with two texts in an object `translation`": {
         "a.json": "".join(json.dumps({"translation": {"en": text(n), "de": text(n)[::-1]}}) + "\n" for n in NUMBERS).encode()
