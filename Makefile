@@ -141,6 +141,7 @@ check: setup-dev ## check format, lint, types and lock files
 	ruff format --check .
 	ruff check .
 	mypy --num-workers auto
+	@! git grep -nE '^(<{7}|>{7}) ' || { echo 'remove the marks of a merge'; exit 1; }
 	hadolint Dockerfile
 	shellcheck .ci/run deploy/slurm/train.sbatch
 	@mkdir -p $(VENV)/resolved && cp --parents $(LOCKS) $(VENV)/resolved/

@@ -87,7 +87,7 @@ def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
 
 def are_parallel(found: Mapping[str, Mapping[str, Path]]) -> bool:
     """Return True if the columns of `find_line_files` may be pairs of texts: by their names, if these have one stem, such as `train.en` and
-    `train.de`, or are of ROLES, or because in each of several splits they have equal numbers of lines.
+    `train.de`, or are of ROLES or languages, or because in each of several splits they have equal numbers of lines.
     """
     files = found.get(TRAIN, {})
     if len(found) > 1 and all(
@@ -96,12 +96,18 @@ def are_parallel(found: Mapping[str, Mapping[str, Path]]) -> bool:
         return True
     stems = {path.with_name(unpacked_name(path.name)).with_suffix("") for path in files.values()}
     are_numbered = any(column.isdigit() for column in files)  # classes, as in `reviews.0` and `reviews.1`
-    return len(files) > 1 and not are_numbered and (len(stems) == 1 or all(set(column.split("_")) & ROLES for column in files))
+    have_roles = all(set(column.split("_")) & ROLES for column in files) or all(map(is_language, files))
+    return len(files) > 1 and not are_numbered and (len(stems) == 1 or have_roles)
+
+
+def is_language(column: str) -> bool:
+    """Return True for two letters, such as `en`."""
+    return len(column) == 2 and column.isalpha()
 
 
 def are_languages(files: Mapping[str, Path]) -> bool:
     """Return True if at least two of the columns `files` are called like languages, by two letters."""
-    return sum(len(column) == 2 and column.isalpha() for column in files) > 1
+    return sum(map(is_language, files)) > 1
 
 
 def of_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: Path, encoding: str) -> tuple[list[Part], list[str]]:

@@ -235,18 +235,22 @@ def checked_text(text: object, place: str) -> str:
     return text
 
 
+class UnusableRows(Refusal):
+    """Raised if rows of a table cannot be used."""
+
+
 class FaultyRows:
     """The rows of the file `path` that cannot be used, by what is wrong with them."""
 
     def __init__(self, path: Path) -> None:
         self.place, self.num_rows, self.lines = f"source.root: {shown(path)}", 0, defaultdict[str, list[int]](list)
-        self.first: Refusal | None = None
+        self.first: UnusableRows | None = None
 
     def add(self, found: NDArray[np.int64], refusal: Refusal) -> None:
         """Add the rows in these lines. `refusal` says what is wrong with each."""
         problem = refusal.problems[0]
         if len(found):
-            self.first = self.first or Refusal(problem.text, remedy=problem.remedy, place=f"{self.place}:{found[0] or '?'}")
+            self.first = self.first or UnusableRows(problem.text, remedy=problem.remedy, place=f"{self.place}:{found[0] or '?'}")
             self.lines[problem.unplaced] += [int(line) for line in found]
 
     def refuse(self) -> None:
@@ -257,7 +261,7 @@ class FaultyRows:
         if count:
             each = sorted(self.lines.items(), key=lambda entry: entry[1][0])
             texts = [f"line {listed([str(line or '?') for line in sorted(found)], MOST_NAMED)}: {text}" for text, found in each]
-            raise Refusal(f"{self.place}: {count} of {self.num_rows} rows cannot be used: {listed(texts, MOST_NAMED, separator='; ')}")
+            raise UnusableRows(f"{self.place}: {count} of {self.num_rows} rows cannot be used: {listed(texts, MOST_NAMED, separator='; ')}")
 
 
 DOCUMENTS = ("readme", "license", "licence", "_about", "citation", "changelog")

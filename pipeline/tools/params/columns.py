@@ -254,7 +254,9 @@ def with_references(table: Table, strings: Sequence[Name]) -> list[Name]:
 
 def of_numbers(path: Path, table: Table, found: Sequence[Name]) -> str:
     """Return the advice for a file of text whose first line may be texts, because a name of the columns `found` has several words; else ""."""
-    if tables.suffix_of(path) in (*tables.JSON_LINES, ".json", parquet.SUFFIX) or not any(" " in str(name) for name in found):
+    if tables.suffix_of(path) in (*tables.JSON_LINES, ".json", parquet.SUFFIX) or not any(
+        cell_values.num_words(str(name)) > 1 for name in found
+    ):
         return ""
     number = [*table.columns].index(found[-1]) + 1
     return f"; if the first line has texts instead of names, write the number of the column, such as {assignment('target_column', number)}"

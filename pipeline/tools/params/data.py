@@ -27,7 +27,7 @@ from pipeline.prepare.reading.delimited import WrongLines
 from pipeline.prepare.reading.labelled_tables import Keys
 from pipeline.prepare.reading.line_files import find_line_files
 from pipeline.prepare.reading.streams import looking
-from pipeline.prepare.reading.tables import is_document, visible_files
+from pipeline.prepare.reading.tables import UnusableRows, is_document, visible_files
 from pipeline.prepare.split import ranks_of
 from pipeline.prepare.stage import survey
 from pipeline.tools.params import columns, images
@@ -154,9 +154,13 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
         may_be_table = present == {"other"} and root.is_file() and not root.name.lower().endswith((*archives.SUFFIXES, ".arff"))
         renamed = f"if it is a table, rename it to {root.with_suffix('.csv')}; else " if may_be_table else ""
         way = f"leave out source={given['name']}" if named else "set the section `source` by hand"
+        packed = [name for name in visible_files(root) if root.is_dir() and name.lower().endswith(archives.SUFFIXES)]
+        renamed += f"to read an archive, write its path, {shlex.quote(f'data={root / packed[0]}')}; else " if packed else ""
         return Refusal(f"data={root}: looks like {known}: {renamed}arrange it as docs/data.md shows, or {way}")
     if undecoded := next((error for error in refusals.values() if isinstance(error, streams.NotDecoded)), None):
         return undecoded
+    if isinstance(faulty := refusals.get("image_table"), UnusableRows):  # the table lists images for certain
+        return faulty
     error = refusals[max(refusals, key=lambda name: (isinstance(refusals[name], Question), len(READERS[name].kinds & present)))]
     if isinstance(error, Question) and isinstance(pairs := refusals.get("text_pairs"), Question) and pairs.questions != error.questions:
         first, second = (pairs, error) if pairs.path == root and root.is_dir() else (error, pairs)  # parallel files
@@ -178,7 +182,8 @@ def unused_files(root: Path, names: Sequence[str], finding: Finding) -> tuple[li
         if root / name in finding.files:
             continue
         if kind_of(name) in ("image", "table"):
-            (unlabelled if is_unlabelled(root, name, encoding_of(finding.source)) else labelled).append(name)
+            without_labels = others if source == "text_pairs" else unlabelled
+            (without_labels if is_unlabelled(root, name, encoding_of(finding.source)) else labelled).append(name)
         elif (kind_of(name) == "text" and lists_images(root / name)) or (
             kind_of(name) == "array" and "/" not in name and source != "arrays"
         ):

@@ -267,19 +267,19 @@ def of_class_files(root: Path, given: Given) -> Values | None:
 
     Raises Question if there are several sets of such files.
     """
-    if "name" not in given and are_languages(find_line_files(root).get(TRAIN, {})):
-        return None
-    refuse_several_sets(root, given, [])
     found = line_files.class_files(visible_files(root), given.get("table"))
+    if "name" not in given:
+        for name in found:
+            refuse_rows(root / name, encoding_of(given))
+        if are_languages(find_line_files(root).get(TRAIN, {})):
+            return None
+    refuse_several_sets(root, given, [])
     if not found or any(split_in(PurePosixPath(name).name) for name in found):
         return None
     several = {name: lines_in(root / name, encoding_of(given)) for name in found}
     if labels := next((name for name, content in several.items() if cell_values.is_label(content)), None):
         alone = f"{labels} has a label in each line, but no other file has as many lines"
         raise Refusal(f"data={root}: {alone}: make their numbers of lines equal")
-    if "name" not in given:
-        for name in found:
-            refuse_rows(root / name, encoding_of(given))
     blank = sum(not line.strip() for content in several.values() for line in content)
     are_texts = all(name.lower().endswith(TEXT_SUFFIXES) for name in found)
     return None if are_texts and blank > MOST_BLANK * sum(map(len, several.values())) and "name" not in given else COLUMNS_OF_FILES
@@ -303,6 +303,8 @@ def as_text_pairs(root: Path, given: Given) -> Values | None:
     """Return the columns of the source texts and the target texts of parallel files, of the only table of train, or of a file with fields in each line."""
     found = find_line_files(root)
     if are_parallel(found):
+        for path in found[TRAIN].values() if "name" not in given else ():
+            refuse_rows(path, encoding_of(given))
         return columns.pair(root, table_of_lines(found.get(TRAIN, {}), given), given)
     options, _ = train_tables(root, given)
     if not options:
@@ -376,24 +378,24 @@ def as_corpus(root: Path, given: Given) -> Values | None:
         if table is not None and columns.pair_columns(table, None):
             return None
         refuse_labelled_lines(path, encoding_of(given))
-        refuse_rows(path, encoding_of(given))
+        refuse_rows(path, encoding_of(given), "; if it is a text, add source=text")
     splits = [split_in(name) for name in names if not tables.is_document(name)]
     return {"divide": "splits"} if root.is_dir() and TRAIN in splits and {*splits} & {VALID, TEST} and None not in splits else {}
 
 
-def refuse_rows(path: Path, encoding: str) -> None:
-    """Raise Refusal if the lines of a file of text are rows in a form that another suffix would name."""
+def refuse_rows(path: Path, encoding: str, otherwise: str = "") -> None:
+    """Raise Refusal if the lines of a file of text are rows in a form that another suffix would name. Its text ends with what to do `otherwise`."""
     lines = [line for line in lines_in(path, encoding) if line.strip()]
     tabs = {line.count("\t") for line in lines}
     if lines and lines[0].lower().startswith("@relation"):
         raise Refusal(f"data={path}: is a file of Weka (ARFF): write its rows into a .csv with the names of the columns in the first line")
     if len(lines) > 1 and all(map(is_nested, lines)):
-        raise Refusal(f"data={path}: has JSON in each line: rename such files to {shown(path.with_suffix('.jsonl').name)} and so on")
-    if len(lines) >= delimited.FEWEST_LINES and len(tabs) == 1 and tabs != {0}:
-        renamed = f"rename such files to {shown(path.with_suffix('.tsv').name)} and so on"
-        raise Refusal(
-            f"data={path}: has {max(tabs) + 1} fields with tabs between them in each line: {renamed}; if it is a text, add source=text"
-        )
+        what, suffix = "JSON in each line", ".jsonl"
+    elif len(lines) >= delimited.FEWEST_LINES and len(tabs) == 1 and tabs != {0}:
+        what, suffix = f"{max(tabs) + 1} fields with tabs between them in each line", ".tsv"
+    else:
+        return
+    raise Refusal(f"data={path}: has {what}: rename such files to {shown(path.with_suffix(suffix).name)} and so on{otherwise}")
 
 
 def refuse_labelled_lines(path: Path, encoding: str) -> None:
