@@ -1,4 +1,4 @@
-"""The exceptions for errors that the user can fix, and parts of their messages, such as `2 steps` or `a, b and 3 more`."""
+"""The exceptions for errors that the user can fix, and parts of messages, such as `2 steps`, `a, b and 3 more`, or the score `0.9123`."""
 
 import json
 import os
@@ -121,6 +121,16 @@ def listed(texts: Sequence[str], most: int, *, separator: str = ", ") -> str:
     """Return the first `most` of the texts, and how many more there are, such as `a, b and 3 more`."""
     more = f"{separator.strip(', ')} and {len(texts) - most} more" if len(texts) > most else ""
     return separator.join(texts[:most]) + more
+
+
+def rounded(value: float) -> str:
+    """Return a score, such as an accuracy or a loss, as text, such as `0.9123`: with four decimals, below 0.001 with four significant digits, and from 100,000 on with eight.
+
+    So a small number, such as 3.159e-47, is never shown as 0.0000.
+    """
+    if not value or 0.001 <= abs(value) < 100_000:
+        return f"{value:.4f}"
+    return f"{value:.4g}" if abs(value) < 1 else f"{value:.8g}"
 
 
 @contextmanager

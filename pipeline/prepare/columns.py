@@ -114,7 +114,7 @@ class Survey:
         self.padded, self.lengths = 0, set[int]()
         """The number of cells that are digits after a leading zero, and the lengths of all cells, while all are whole numbers."""
         self.is_ascending, self.latest = True, -np.inf
-        """True while the dates are in order, and the last of them."""
+        """True while all cells are dates of ISO 8601 in order, and the last of them."""
         self.labels: dict[Any, int] | None = {}
         """The label of each text, while each has its own."""
         self.known_of_label = Counter[int]()

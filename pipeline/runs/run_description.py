@@ -11,12 +11,12 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import section_types
 from pipeline.core.prepared import PreparedRecord, read_record, shared_samples
 from pipeline.core.raw_dataset import TRAIN, VALID
+from pipeline.core.refusal import rounded
 from pipeline.core.registry import SOURCES, USUAL_TASK
 from pipeline.core.section import Scalar, flatten, formatted
 from pipeline.core.spec import Direction
 from pipeline.core.yaml_document import parse
 from pipeline.evaluate.reports import recorded
-from pipeline.inference.rounding import rounded
 from pipeline.prepare.params import PrepareParams, data_name
 from pipeline.runs import provenance
 from pipeline.runs import run as tracking

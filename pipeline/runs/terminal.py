@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from pipeline.core import limits
+from pipeline.core.refusal import rounded
 from pipeline.inference import networks
 from pipeline.inference.batch import without_padding
 from pipeline.inference.networks import Model
-from pipeline.inference.rounding import rounded
 
 if TYPE_CHECKING:
     from rich.console import Console

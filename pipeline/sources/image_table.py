@@ -13,7 +13,6 @@ from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.prepare.inputs.image_files import ImageFileSettings
-from pipeline.prepare.label_params import LabelColumns, LabelSettings
 from pipeline.prepare.reading import labelled_tables, parquet, tables
 from pipeline.prepare.reading.archives import Folder
 from pipeline.prepare.reading.class_folders import ClassFolders, Sample
@@ -23,6 +22,7 @@ from pipeline.prepare.reading.listed_images import ListedImage, located
 from pipeline.prepare.reading.parquet import ParquetImages
 from pipeline.prepare.reading.streams import UTF8, Encoding
 from pipeline.prepare.reading.tables import Columns, Tables, find_tables
+from pipeline.prepare.row_params import LabelColumns, LabelSettings
 
 
 class Settings(LabelSettings, ImageFileSettings):

@@ -16,16 +16,15 @@ from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
 from pipeline.inputs.table.description import MOST_COLUMNS
-from pipeline.prepare.columns import Doubt, LeftOut, Survey, marks_added, outliers_of, unclear
+from pipeline.prepare.columns import FEWEST_COUNTED, Doubt, LeftOut, Survey, marks_added, outliers_of, unclear
 from pipeline.prepare.inputs.table import KINDS, OF_KIND, Part, Statistics, TableSettings
-from pipeline.prepare.label_params import LabelSettings
 from pipeline.prepare.reading import labelled_tables, tables
 from pipeline.prepare.reading.arrow_cells import texts
 from pipeline.prepare.reading.labelled_tables import Labelled, Samples
 from pipeline.prepare.reading.labels import ClassLabels, Labels, NumberLabels
 from pipeline.prepare.reading.parquet import MissingColumn
 from pipeline.prepare.reading.tables import TABLES, Block, FaultyRows, Tables, find_tables
-from pipeline.prepare.row_params import RowSettings
+from pipeline.prepare.row_params import LabelSettings, RowSettings
 from pipeline.prepare.rows import row_contents
 
 MOST_NAMED = 20
@@ -109,7 +108,11 @@ class Settings(RowSettings, LabelSettings, TableSettings):
             problem = f"has no row of train in the column {shown(self.split_column, 60)}"
             raise Refusal(f"source.split_column: {self.root}: {problem}: write {TRAIN} there")
         of_labels = labels.extremes.items() if isinstance(labels, NumberLabels) else ()
-        outliers = [each for name, extremes in of_labels for each in outliers_of(name, len(labelled.lines), extremes)]
+        outliers = [
+            each
+            for (name, extremes), numbers in zip(of_labels, labelled.targets[TRAIN].T, strict=False)
+            for each in (outliers_of(name, len(labelled.lines), extremes) if len(np.unique(numbers)) >= FEWEST_COUNTED else ())
+        ]
         inputs, notes = self.columns(surveys, [*labels.found] if isinstance(labels, ClassLabels) else [], outliers)
         if unread := tables.unread(paths[TRAIN][0], encoding=self.encoding):
             several = listed([shown(name, 40) for name in unread], MOST_NAMED)

@@ -18,7 +18,6 @@ from pipeline.core.untrusted import reason, shown
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs.text import TextSettings
 from pipeline.prepare.inputs.tokens import BLOCK_TEXTS, ReadTexts, Texts, TokenizedTexts, texts_of
-from pipeline.prepare.label_params import LabelColumns, LabelSettings
 from pipeline.prepare.reading import archives, labelled_tables, line_files, streams, tables
 from pipeline.prepare.reading.class_folders import ClassFolders, find_classes
 from pipeline.prepare.reading.file_tree import READ_ERRORS, Tree
@@ -26,7 +25,7 @@ from pipeline.prepare.reading.labelled_tables import Labelled, Part
 from pipeline.prepare.reading.labels import ClassLabels, Labels
 from pipeline.prepare.reading.streams import UTF8
 from pipeline.prepare.reading.tables import TABLES, Columns, Tables, find_tables, visible_files
-from pipeline.prepare.row_params import RowSettings
+from pipeline.prepare.row_params import LabelColumns, LabelSettings, RowSettings
 from pipeline.tasks.classification.targets import ClassTargets
 
 

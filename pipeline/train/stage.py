@@ -12,11 +12,10 @@ from pipeline.core.interruption import Interrupted, Interruption
 from pipeline.core.observer import Observer, ending
 from pipeline.core.prepared import Prepared
 from pipeline.core.raw_dataset import VALID
-from pipeline.core.refusal import Refusal, Unavailable
+from pipeline.core.refusal import Refusal, Unavailable, rounded
 from pipeline.inference import model_file, torch_errors
 from pipeline.inference.machine import Machine, set_determinism
 from pipeline.inference.params import WEIGHTS_FOLDER
-from pipeline.inference.rounding import rounded
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import beginning, history, model_trial, work_folder
 from pipeline.train.engine import plan

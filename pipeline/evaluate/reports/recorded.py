@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core import files, untrusted
 from pipeline.core.raw_dataset import TEST
-from pipeline.core.refusal import Refusal, counted
+from pipeline.core.refusal import Refusal, counted, rounded
 from pipeline.evaluate.reports.metrics import Integers, SampleScores
-from pipeline.inference.rounding import rounded
 from pipeline.inference.scores import Calibration
 
 if TYPE_CHECKING:

@@ -241,7 +241,7 @@ def csv_separator(text: str) -> str:
         if len(counts) == 1 and counts != {1} and (sign != BLANKS or sum(map(all, numbers_in(rows))) > num_numbers):
             found, num_numbers = sign, sum(map(all, numbers_in(rows)))
         width, times = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
-        if sign != BLANKS and width > 1 and times > most * len(rows):
+        if sign != BLANKS and width > 1 and width == len(rows[0]) and times > most * len(rows):
             nearly, most = sign, times / len(rows)
     return found or nearly
 
@@ -277,9 +277,9 @@ def holds_numbers(text: str) -> bool:
     return len(found) > 1 and 2 * sum(map(sum, found)) > sum(map(len, found))
 
 
-FIELD_SEPARATORS = ("\t", " ||| ", "|||", ";", "|", "@")
-IN_TEXTS = (";", "@")
-"""Those that may be in texts, so that no line with another number of them is a mistake."""
+FIELD_SEPARATORS = ("\t", " ||| ", "|||", ";", "|")
+TAG, MOST_TAGS = "@", 20
+"""What may stand before the label at the end of each line, if so many labels differ."""
 LABEL_WORD = re.compile(r"__label__\S+|-?\d+|[A-Z]+:\w+")
 """A label before the text: as fastText writes it, a whole number, or a class with a subclass such as `NUM:date`."""
 SEVERAL = "__label__"
@@ -321,10 +321,10 @@ def line_separator(read: Callable[[], Iterable[tuple[int, str]]], place: str) ->
     """Return what divides all lines that are not blank into equally many fields, or None if nothing does.
 
     It is one of FIELD_SEPARATORS, a comma or a space if all lines begin with the name of an image, but for a line of names, or the space after
-    the first word if all first words are like LABEL_WORD. `read` returns the lines with their numbers, at each call. Raises WrongLines, with the
+    the first word if all first words are like LABEL_WORD, or TAG before a few labels. `read` returns the lines with their numbers, at each call. Raises WrongLines, with the
     line, if it is a tab or a bar that divides all lines but a few.
     """
-    counts = {sign: Counter[int]() for sign in (*FIELD_SEPARATORS, ",", " ")}
+    counts = {sign: Counter[int]() for sign in (*FIELD_SEPARATORS, TAG, ",", " ")}
     are_images, are_labels, num_lines = {",": True, " ": True}, True, 0
     for num_lines, (_, line) in enumerate(read(), 1):
         for sign, found in counts.items():
@@ -336,10 +336,13 @@ def line_separator(read: Callable[[], Iterable[tuple[int, str]]], place: str) ->
         most, times = counts[sign].most_common(1)[0] if num_lines else (0, 0)
         if most and times == num_lines:
             return sign
-        if most and sign not in IN_TEXTS and num_lines >= FEWEST_LINES and num_lines - times <= MOST_OTHERS * num_lines:
+        if most and sign != ";" and num_lines >= FEWEST_LINES and num_lines - times <= MOST_OTHERS * num_lines:
             number, line = next((number, line) for number, line in read() if line.count(sign) != most)
             raise WrongLines(f"{place}:{number}: has {line.count(sign) + 1} fields, but most lines have {most + 1}: make them equal")
     for sign, fits in are_images.items():
         if fits and num_lines > 1 and len(counts[sign].keys() | {0}) == 2:
             return sign
-    return " " if num_lines and are_labels else None
+    if num_lines and are_labels:
+        return " "
+    tags = {line.split(TAG)[1].strip() for _, line in read()} if counts[TAG].keys() == {1} else set()
+    return TAG if 1 < len(tags) <= MOST_TAGS else None

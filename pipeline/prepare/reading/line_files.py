@@ -24,21 +24,8 @@ from pipeline.prepare.reading.tables import Block, Columns, Named, is_document, 
 
 MAPPING = "mapping.txt"
 NO_TEXTS = (
-    ".csv",
-    ".tsv",
-    ".json",
-    ".jsonl",
-    ".ndjson",
-    ".parquet",
-    ".npy",
-    ".npz",
-    ".pdf",
-    ".docx",
-    ".xlsx",
-    ".mid",
-    ".wav",
-    ".h5",
-    ".pkl",
+    *(".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".npy", ".npz"),
+    *(".pdf", ".doc", ".docx", ".xlsx", ".pptx", ".mid", ".wav", ".mp3", ".mp4", ".h5", ".pkl"),
 )
 ROLES = {
     *("source", "src", "input", "in", "question", "questions", "query", "text"),
@@ -55,7 +42,7 @@ def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
     Such are `train.en` and `train.de`, `train/seq.in` and `train/label`, `src-train.txt` and `tgt-train.txt`, or `texts.txt` and `labels.txt`,
     which belong to train. A column is called like the words in the name of its file that are no split, and not in the names of all. Of the files of
     train, at least two with equal numbers of lines count, and the larger of two such sets; of several in another split, the first that is complete.
-    There are none if several folders have files of the same names.
+    There are none if several folders have files of train with the same names.
     """
     splits: dict[str, dict[tuple[str, ...], Path]] = {}
     listed_files = [PurePosixPath(name) for name in visible_files(root) if not is_document(name)] if root.is_dir() else []
@@ -65,7 +52,8 @@ def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
         plain = unpacked_name(path.name).removesuffix(".txt")
         column = tuple(word for word in words(plain) if word not in SPLIT_NAMES)
         of_split = splits.setdefault(split_in(unpacked_name(str(path))) or TRAIN, {})
-        if (column or (plain,)) in of_split:  # as in a folder for each chapter
+        other = of_split.get(column or (plain,), root / path)
+        if other.parent != (root / path).parent and of_split is splits.get(TRAIN):  # as in a folder for each chapter
             return {}
         of_split[column or (plain,)] = root / path
     sizes = {column: num_lines(path) for column, path in splits.get(TRAIN, {}).items()} if len(splits.get(TRAIN, {})) > 1 else {}

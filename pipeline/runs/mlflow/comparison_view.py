@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core import files
+from pipeline.core.refusal import rounded
 from pipeline.core.registry import TASKS
 from pipeline.inference.params import METRICS
-from pipeline.inference.rounding import rounded
 from pipeline.runs.journal import DIRECTION_TAG, EXPORTED, SECTIONS, SHARED_TAG
 from pipeline.runs.mlflow.store import NOTE_TAG, Store
 

@@ -11,11 +11,10 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.identity import DIGESTS
 from pipeline.core.params import upgraded
 from pipeline.core.raw_dataset import TEST, VALID
-from pipeline.core.refusal import Refusal, counted, listed
+from pipeline.core.refusal import Refusal, counted, listed, rounded
 from pipeline.core.section import flatten, formatted
 from pipeline.core.untrusted import shown
 from pipeline.inference.machine import Machine
-from pipeline.inference.rounding import rounded
 from pipeline.prepare.progress import progress
 from pipeline.runs import provenance
 from pipeline.runs.table import aligned

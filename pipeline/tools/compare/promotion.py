@@ -6,10 +6,9 @@ from contextlib import AbstractContextManager, redirect_stdout
 from typing import TYPE_CHECKING
 
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.refusal import Refusal, counted
+from pipeline.core.refusal import Refusal, counted, rounded
 from pipeline.core.untrusted import shown
 from pipeline.inference.machine import Machine
-from pipeline.inference.rounding import rounded
 from pipeline.runs import find
 from pipeline.runs.mlflow.store import MODEL_TAG, Store, existing
 from pipeline.tools.compare.comparing import test_sections

@@ -4,7 +4,7 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -40,8 +40,8 @@ MOST_COMPARED = 10_000
 LISTED_BYTES = 2**16
 """How much of a file of text is looked at for names of images."""
 MOST_CLASSES = 6
-PUBLISHED = {"-ubyte": "mnist", "_batch_1.bin": "cifar"}
-"""The ends of the names of files that the source of a published data set reads."""
+PUBLISHED = {"train-images-idx3-ubyte": "mnist", "test_batch.bin": "cifar"}
+"""The name of a file that the source of a published data set reads."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def look(root: Path, given: Given) -> Finding:
         raise Refusal(f"source.encoding={shown(given['encoding'], 60)}: {error}") from None
     names = visible_files(root)
     files = [name for name in names if not is_document(name)]
-    refuse_published(root, files)
+    refuse_published(root, files, given)
     if root.is_dir() and len(files) == 1 and kind_of(files[0]) == "text":
         return look(root / files[0], given)
     found, refusals = attempts(root, given)
@@ -120,12 +120,16 @@ def left_out(name: str, unused: tuple[Sequence[str], Sequence[str], Sequence[str
     return lines
 
 
-def refuse_published(root: Path, files: Sequence[str]) -> None:
-    """Raise Refusal if a source of published data reads some of the files."""
-    ends = [end for end in PUBLISHED if any(streams.unpacked_name(name).endswith(end) for name in files)]
-    if ends:
-        command = shlex.join(("python", "-m", "pipeline", "set", f"source={PUBLISHED[ends[0]]}", f"source.root={root}"))
-        raise Refusal(f"data={root}: has the files of a published data set: run `{command}`")
+def refuse_published(root: Path, files: Sequence[str], given: Given) -> None:
+    """Raise Refusal if a source of published data reads the files in `root`, or if they are all of Weka, and `given` names no source."""
+    if "name" in given:
+        return
+    if published := [PUBLISHED[name] for name in map(streams.unpacked_name, files) if name in PUBLISHED]:
+        command = shlex.join(("python", "-m", "pipeline", "set", f"source={published[0]}", f"source.root={root}"))
+        others = "; for Fashion-MNIST and Kuzushiji-MNIST, source.variant is fashion and kmnist" * (published[0] == "mnist")
+        raise Refusal(f"data={root}: has the files of a published data set: run `{command}`{others}")
+    if files and all(name.lower().endswith(".arff") for name in files):
+        raise Refusal(f"data={root}: is of Weka (ARFF): write its rows into a .csv with the names of the columns in the first line")
 
 
 def attempts(root: Path, given: Given) -> tuple[dict[str, Finding], dict[str, Refusal]]:
@@ -166,7 +170,8 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
         first, second = (pairs, error) if pairs.path == root and root.is_dir() else (error, pairs)  # parallel files
         return Refusal(f"{first}; or {'; and '.join(second.questions)}")
     if "text" in present <= {"text", "other"} and "name" not in given and "text" not in refusals:
-        pattern = f" {assignment('pattern', '*.txt')}" * ("other" in present)
+        suffixes = Counter(PurePath(name).suffix for name in visible_files(root) if kind_of(name) == "text")
+        pattern = f" {assignment('pattern', f'*{suffixes.most_common(1)[0][0]}')}" * ("other" in present)
         return Refusal(f"{error}; if these are texts without labels, add source=text{pattern}")
     return error
 
@@ -341,7 +346,7 @@ def describe_corpus(values: Mapping[str, Any]) -> Finding:
         found = SOURCES.module("text").read(settings.root, values.get("pattern", "*"), encoding_of(values))
         documents = [document for document in found if values.get("divide") != "splits" or not is_document(document.name)]
         texts = ["".join(document.read()) for document in documents]
-    num_characters = round(sum(map(len, texts)) / seen.share())
+    num_characters = round(sum(map(len, texts)) / (seen.share() or 1))
     if not num_characters:
         raise Refusal(f"data={settings.root}: has no text: add files, or change source.pattern")
     divided = ", whose names mean their splits (source.divide)" * (values.get("divide") == "splits")

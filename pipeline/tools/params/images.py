@@ -19,10 +19,10 @@ from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.inputs.image_files import ImageFileSettings
 from pipeline.prepare.reading import archives, class_folders, tables
-from pipeline.prepare.reading.class_folders import ClassFolders, split_in, split_of_folder, splits_among, visible_parts, words
+from pipeline.prepare.reading.class_folders import ClassFolders, split_in, split_of_folder, splits_among, visible_parts
 from pipeline.prepare.reading.images import is_deep, white_point
 from pipeline.prepare.reading.listed_images import images_by_stem
-from pipeline.prepare.reading.tables import find_tables, visible_files
+from pipeline.prepare.reading.tables import UnusableRows, find_tables, visible_files
 from pipeline.tools.params import cell_values, columns
 from pipeline.tools.params.table import (
     MOST_LISTED,
@@ -38,8 +38,8 @@ from pipeline.tools.params.table import (
     kind_of,
 )
 
-MASKS = {"mask", "masks", "label", "labels", "annotation", "annotations", "segmentation", "gt"}
-"""Words in the name of a folder whose images are masks, not a class."""
+MASKS, IMAGES = {"mask", "masks", "label", "labels", "annotation", "annotations", "segmentation", "gt"}, {"image", "images", "img", "imgs"}
+"""Names of a folder whose images are masks, not a class, and of the one beside it."""
 BEFORE_NUMBER = re.compile(r"(.*?[^\W\d_])[\W_]*\d")
 """Matches `cat` in the name `cat.12.jpg`."""
 
@@ -68,7 +68,8 @@ def refuse_one_folder(root: Path) -> None:
         recipe = 'write a table of images and classes, as "Labels in the names of files" in docs/data.md shows'
         raise Question(root, f"{begin}: if these are the classes, {recipe}")
     remedy = "arrange them as CLASS/image, or write a table of images and classes"
-    raise Refusal(f"data={root}: all its images are in one folder, and nothing says their classes: {remedy}")
+    of_train = " of train" * any(split_in(str(path.parent)) for path in images)
+    raise Refusal(f"data={root}: all its images{of_train} are in one folder, and nothing says their classes: {remedy}")
 
 
 def refuse_masks(root: Path, layout: ClassFolders) -> None:
@@ -76,8 +77,10 @@ def refuse_masks(root: Path, layout: ClassFolders) -> None:
     of_folders = defaultdict[str, set[str]](set)
     for path in (PurePosixPath(sample.name) for sample in layout.samples):
         of_folders[str(path.parent)].add(path.stem)
-    for masks in (folder for folder in of_folders if MASKS & {*words(PurePosixPath(folder).name)}):
-        if images := next((folder for folder, stems in of_folders.items() if folder != masks and of_folders[masks] <= stems), None):
+    for masks in (path for path in map(PurePosixPath, of_folders) if path.name.lower() in MASKS):
+        beside = {folder: stems for folder, stems in of_folders.items() if PurePosixPath(folder).parent == masks.parent}
+        images = next((folder for folder in beside if PurePosixPath(folder).name.lower() in IMAGES), "")
+        if images and beside[str(masks)] <= beside[images]:
             pairs = f"{shown(images)}/ and {shown(masks)}/ have images of the same names, as for a segmentation, which no task learns"
             raise Question(
                 root, f"{pairs}: to train on classes, arrange the images as CLASS/image; if these are two classes, add source=image_folder"
@@ -179,11 +182,12 @@ def table_values(root: Path, by_stem: Mapping[str, Sequence[str]], path: Path, t
     existing = dict[Name, int](dict.fromkeys(table.holds_images, 1)) if table.holds_images else columns.paths(table, by_stem)
     if not existing and "image_column" not in given:
         return None
-    if {"xmin", "ymin"} <= {str(name).lower() for name in table.columns} and not {"label_column", "name"} & set(given):
-        boxes = "has boxes in images (xmin, ymin), and no task learns to find them"
-        raise Refusal(f"data={path}: {boxes}: to train on a class of each image, name its column by source.label_column")
     best = [image for image, count in existing.items() if count == max(existing.values())]
     image = given["image_column"] if "image_column" in given else best[0]
+    has_boxes = {"xmin", "ymin"} <= {str(name).lower() for name in table.columns} and image in table.columns
+    if has_boxes and len({*table.columns[image]}) < len(table.columns[image]) and not {"label_column", "name"} & set(given):
+        boxes = "has boxes in images (xmin, ymin), and no task learns to find them"
+        raise UnusableRows(f"data={path}: {boxes}: to train on a class of each image, name its column by source.label_column")
     if image in table.columns and not existing.get(image):
         example = shown(next(iter(table.columns[image]), ""), 60)
         missing = f"lists images such as {example}, but there are none of them in {root}"

@@ -187,11 +187,13 @@ def is_text(name: str) -> bool:
 
 def refuse_equal_names(root: Path, layout: ClassFolders) -> None:
     """Raise Question if the class folders have the same few files, called by words, such as a translation in each."""
+    if layout.targets.keys() != {TRAIN} or not root.is_dir():
+        return
     names = defaultdict[str, set[str]](set)
     for path in (PurePosixPath(sample.name) for sample in layout.samples):
         names[str(path.parent)].add(path.name)
     first, *others = names.values()
-    if others and len(first) > 1 and all(each == first for each in others) and not any(map(str.isdigit, "".join(first))):
+    if others and 1 < len(first) <= MOST_LISTED and all(each == first for each in others) and not any(map(str.isdigit, "".join(first))):
         same = f"each of {len(names)} folders has the files {shown(listed(sorted(first), MOST_LISTED))}"
         parallel = f"parallel files are read from one folder, such as {shlex.quote(f'data={root / next(iter(names))}')}"
         raise Question(root, f"{same}: {parallel}; if the folders are classes, add source=text_classification")
@@ -269,8 +271,9 @@ def of_class_files(root: Path, given: Given) -> Values | None:
     """
     found = line_files.class_files(visible_files(root), given.get("table"))
     if "name" not in given:
+        otherwise = "" if any(map(split_in, found)) else "; if each file is a class, add source=text_classification"
         for name in found:
-            refuse_rows(root / name, encoding_of(given))
+            refuse_rows(root / name, encoding_of(given), otherwise)
         if are_languages(find_line_files(root).get(TRAIN, {})):
             return None
     refuse_several_sets(root, given, [])
@@ -387,8 +390,6 @@ def refuse_rows(path: Path, encoding: str, otherwise: str = "") -> None:
     """Raise Refusal if the lines of a file of text are rows in a form that another suffix would name. Its text ends with what to do `otherwise`."""
     lines = [line for line in lines_in(path, encoding) if line.strip()]
     tabs = {line.count("\t") for line in lines}
-    if lines and lines[0].lower().startswith("@relation"):
-        raise Refusal(f"data={path}: is a file of Weka (ARFF): write its rows into a .csv with the names of the columns in the first line")
     if len(lines) > 1 and all(map(is_nested, lines)):
         what, suffix = "JSON in each line", ".jsonl"
     elif len(lines) >= delimited.FEWEST_LINES and len(tabs) == 1 and tabs != {0}:

@@ -154,8 +154,10 @@ def names_are_first(path: Path, first: Sequence[str], columns: Sequence[Sequence
         return False
     if len(first) > 2 and first[0] and not any(first[1:]):
         raise Refusal(f"source.root: {shown(path)}:1: has one cell, {shown(first[0], 40)}: remove what is above the names of the columns")
+    if any(name in first for _, name in wanted):
+        return True
     refuse_repeated_names(path, first, columns)
-    if any(name in first for _, name in wanted) or has_names(first, columns):
+    if has_names(first, columns):
         return True
     [label, *others] = [name for name, values in zip(first, columns, strict=True) if is_label(values)] or ["", ""]
     texts = [name for name, values in zip(first, columns, strict=True) if is_text(values)]

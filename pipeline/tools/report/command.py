@@ -14,10 +14,9 @@ from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.prepared import read_record, shared_samples
 from pipeline.core.raw_dataset import SPLITS
-from pipeline.core.refusal import Refusal, counted
+from pipeline.core.refusal import Refusal, counted, rounded
 from pipeline.core.section import flatten, formatted, leaves
 from pipeline.evaluate.reports import recorded
-from pipeline.inference.rounding import rounded
 from pipeline.prepare.params import data_name
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import load
 from pipeline.core.prepared import PreparedRecord, read_record
 from pipeline.core.raw_dataset import TEST, VALID
-from pipeline.core.refusal import Refusal, counted
+from pipeline.core.refusal import Refusal, counted, rounded
 from pipeline.core.section import flatten
 from pipeline.core.yaml_document import Document
-from pipeline.inference.rounding import rounded
 from pipeline.runs import events, journal, provenance
 from pipeline.runs import run as tracking
 from pipeline.runs.mlflow import mirror

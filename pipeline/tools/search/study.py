@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from pipeline.core import files
 from pipeline.core.identity import differences
 from pipeline.core.raw_dataset import TEST, VALID
-from pipeline.core.refusal import Refusal, counted, listed
+from pipeline.core.refusal import Refusal, counted, listed, rounded
 from pipeline.core.seeding import derive
-from pipeline.inference.rounding import rounded
 from pipeline.runs.run_description import short, short_keys
 from pipeline.runs.table import show
 from pipeline.tools.search.settings import FOLDS, REPEATED, Search, Value, distribution

@@ -147,6 +147,9 @@ LAYOUTS: dict[str, Files] = {
     "`cat/1.png`, `dog/2.png`, `notes/a.yml`": by_class("cat", "dog") | {"notes/a.yml": b"a: 1"},
     "`cat/1.png`, `dogs/old/1.png`, `dogs/new/2.png`": by_class("cat", "dogs/old", "dogs/new"),
     "`images/1.png`, `masks/1.png`": images() | images("masks"),
+    "`mask/1.png`, `no_mask/1.png`": {
+        f"{folder}/{n}.png": picture(n + 50 * at) for at, folder in enumerate(("mask", "no_mask")) for n in NUMBERS
+    },
     "`train-images-idx3-ubyte`, `train-labels-idx1-ubyte`": {
         f"train-{name}-ubyte": b"\0\0\x08\1" for name in ("images-idx3", "labels-idx1")
     },
@@ -167,8 +170,8 @@ LAYOUTS: dict[str, Files] = {
         "labels.tsv": b"".join(f"{number}.png\t{LABELS[number % 2]}\n".encode() for number in NUMBERS),
         **images(),
     },
-    "`labels.csv` with `1.png`, `cat` and the columns `xmin`, `ymin`, `xmax`, `ymax`": {
-        "labels.csv": listing(names="file,kind,xmin,ymin,xmax,ymax", more=lambda number: (number, 1, number + 9, 8)),
+    "`labels.csv` with two rows of an image, a class and the columns `xmin`, `ymin`, `xmax`, `ymax`": {
+        "labels.csv": listing([*NUMBERS, *NUMBERS], names="file,kind,xmin,ymin,xmax,ymax", more=lambda number: (number, 1, number + 9, 8)),
         **images(),
     },
     "`boxes.json` in the form of COCO, `images/1.png`": {
@@ -379,6 +382,11 @@ LAYOUTS: dict[str, Files] = {
     "`train/seq.in`, `train/label`, line by line": {
         f"{split}/{name}": content for split in ("train", "test") for name, content in (("seq.in", LINES), ("label", CLASSES))
     },
+    "`train.en`, `train.de`, `dev.en`, `dev.de`, `valid.en`, `valid.de`": {
+        f"{split}.{word}": "".join(f"{word} {text(n)}\n" for n in NUMBERS).encode()
+        for split in ("train", "dev", "valid")
+        for word in ("en", "de")
+    },
     "`train.en`, `train.de`, `test.en`": {
         name: "".join(f"{name[-2:]} {text(n)}\n" for n in NUMBERS).encode() for name in ("train.en", "train.de", "test.en")
     },
@@ -408,6 +416,9 @@ LAYOUTS: dict[str, Files] = {
     },
     "`a.txt` with `cat` and a tab before each text": {"a.txt": "".join(f"{LABELS[n % 2]}\t{text(n)}\n" for n in NUMBERS).encode()},
     "`a.txt` with `__label__cat` before each text": {"a.txt": "".join(f"__label__{LABELS[n % 2]} {text(n)}\n" for n in NUMBERS).encode()},
+    "`a.txt` with `__label__cat` before each text with an `@`": {
+        "a.txt": "".join(f"__label__{LABELS[n % 2]} {text(n)} @ann\n" for n in NUMBERS).encode()
+    },
     "`train.txt`, `dev.txt` with `3`, a space, three bars and a text": {
         f"{split}.txt": "".join(f"{n % 2} ||| {text(n)}\n" for n in numbers).encode()
         for split, numbers in (("train", NUMBERS), ("dev", range(4)))

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.core import files
-from pipeline.inference.rounding import rounded
+from pipeline.core.refusal import rounded
 from pipeline.tools.report import command
 from pipeline.tools.report.command import CARD, Table, rendered
 from tests import project
