@@ -10,6 +10,7 @@ from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal
 from pipeline.core.seeding import derive, generator
 from pipeline.core.spec import Targets
+from pipeline.core.untrusted import shown
 from pipeline.prepare.rows import digests
 
 Integers = NDArray[np.int64]
@@ -79,9 +80,9 @@ def assign(
                 candidates = candidates[np.argsort(ranks[candidates], kind="stable")]
             assigned[TRAIN][part(share, candidates, ranks if together else None, name=task.stratum_name(number))] = split
         if not (assigned[TRAIN] == split).any():
-            raise Refusal(
-                f"source.{split}: no sample can be drawn for {split}, because train has one of each class: add samples, or choose another label"
-            )
+            example = shown(task.stratum_name(int(classes[0])), 60)
+            why = f"because train has one sample of each class, such as {example}: add samples, or choose another label"
+            raise Refusal(f"source.{split}: no sample can be drawn for {split}, {why}")
         refuse_emptied_strata(classes, assigned[TRAIN] == TRAIN, split=split, task=task)
     return assigned
 
