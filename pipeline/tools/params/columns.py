@@ -321,7 +321,7 @@ def chosen(path: Path, table: Table, key: str, given: Given, found: Sequence[Nam
 def hint(table: Table, key: str, found: Sequence[Name]) -> str:
     """Return what else the columns `found`, which fit `key`, may mean; or ""."""
     if key == "text_column":
-        pairs = f"; if these are pairs of texts, name the column to write instead, such as {assignment('target_column', found[-1])}"
+        pairs = f"; if these are pairs of texts, name the column to write instead, such as source=text_pairs {assignment('target_column', found[-1])}"
         return f"{pairs}; to classify two texts together, join them in one column first"
     marks = [name for name in found if key == "label_column" and cell_values.is_mark(table.columns[name])]
     sentence = ""

@@ -170,7 +170,7 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
         first, second = (pairs, error) if pairs.path == root and root.is_dir() else (error, pairs)  # parallel files
         return Refusal(f"{first}; or {'; and '.join(second.questions)}")
     if "text" in present <= {"text", "other"} and "name" not in given and "text" not in refusals:
-        suffixes = Counter(PurePath(name).suffix for name in visible_files(root) if kind_of(name) == "text")
+        suffixes = Counter(PurePath(name).suffix for name in visible_files(root) if not is_document(name))
         pattern = f" {assignment('pattern', f'*{suffixes.most_common(1)[0][0]}')}" * ("other" in present)
         return Refusal(f"{error}; if these are texts without labels, add source=text{pattern}")
     return error

@@ -3,7 +3,7 @@
 import os.path
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
@@ -25,11 +25,13 @@ from pipeline.tools.params.images import as_image_folder, as_image_table, class_
 from pipeline.tools.params.table import (
     CLASSES,
     MOST_LISTED,
+    MOST_TABLES,
     REGRESSION,
     SEVERAL,
     TEXT_SUFFIXES,
     Given,
     Name,
+    Option,
     Question,
     Table,
     Values,
@@ -58,7 +60,10 @@ def as_rows(root: Path, given: Given) -> Values | None:
         path = root / name if root.is_dir() else root
         renamed = f"call it {shown(path.with_suffix('.csv').name)}, with whatever separator"
         raise Question(root, f"{shown(name)} has rows of numbers, but is no table by its name: {renamed}")
-    return attempted(root, train_tables(root, given)[0], given, row_values, "have rows to train on")
+    options, _ = train_tables(root, given)
+    if "name" not in given:
+        refuse_listed_texts(root, options, given)
+    return attempted(root, options, given, row_values, "have rows to train on")
 
 
 def row_values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
@@ -172,6 +177,7 @@ def as_labelled_texts(root: Path, given: Given) -> Values | None:
     if values := of_line_files(root, given) or of_labelled_lines(root, given) or of_class_files(root, given):
         return values
     if "name" not in given:
+        refuse_listed_texts(root, options, given)
         refuse_loose_texts(root)
     layout = class_layout(root, is_text)
     if layout and "name" not in given:
@@ -197,6 +203,24 @@ def refuse_equal_names(root: Path, layout: ClassFolders) -> None:
         same = f"each of {len(names)} folders has the files {shown(listed(sorted(first), MOST_LISTED))}"
         parallel = f"parallel files are read from one folder, such as {shlex.quote(f'data={root / next(iter(names))}')}"
         raise Question(root, f"{same}: {parallel}; if the folders are classes, add source=text_classification")
+
+
+def refuse_listed_texts(root: Path, options: Sequence[Option], given: Given) -> None:
+    """Raise Question if a table names files of text, whose labels it may have."""
+    by_stem = {PurePosixPath(name).stem: [name] for name in visible_files(root) if is_text(name)}
+    for _, (path, *_) in options[:MOST_TABLES]:
+        table = Table.read(path, encoding=encoding_of(given), given=given)
+        named = table.where(lambda values: are_in({*map(str, values)}, by_stem))
+        if named:
+            lists = f"{shown(path.relative_to(root))} names files of text in its column {shown(named[0], 60)}, which no source reads"
+            raise Question(
+                root, f"{lists}: write their texts into a column of it; if the folders are classes, add source=text_classification"
+            )
+
+
+def are_in(values: Collection[str], known: Collection[str]) -> bool:
+    """Return True if there are several values, and most of them are known."""
+    return len(values) > 1 and 2 * sum(value in known or PurePosixPath(value).stem in known for value in values) > len(values)
 
 
 def refuse_loose_texts(root: Path) -> None:

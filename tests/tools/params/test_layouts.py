@@ -464,6 +464,10 @@ LAYOUTS: dict[str, Files] = {
         for label in ("alt.atheism", "sci.med")
         for n in NUMBERS
     },
+    "`all/1.txt`, `some_train/1.txt`, `labels.csv` with `1,cat`": {
+        "labels.csv": listing(path="{}"),
+        **{f"{folder}/{n}.txt": text(n).encode() for folder in ("all", "some_train") for n in NUMBERS},
+    },
     "`reviews.pos`, `reviews.neg` with a text in each line": {"reviews.pos": LINES, "reviews.neg": LINES},
     "`pos.txt`, `neg.txt` with a text in each line": {"pos.txt": LINES, "neg.txt": LINES},
     "`train/pos.txt`, `train/neg.txt`, `test/pos.txt` with a text in each line": dict.fromkeys(
