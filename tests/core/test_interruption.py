@@ -20,12 +20,15 @@ with interruption.deferred() as interrupted:
         os.kill(os.getpid(), number)
         print(interrupted.number, flush=True)
 print("done", flush=True)
+for number in map(int, os.environ.get("LATER", "").split()):
+    os.kill(os.getpid(), number)
+    print("lives", flush=True)
 """
 
 
-def run(*numbers: int) -> tuple[int, list[str]]:
+def run(*numbers: int, **variables: str) -> tuple[int, list[str]]:
     arguments = [sys.executable, "-c", CODE, *(str(int(number)) for number in numbers)]
-    done = subprocess.run(arguments, cwd=TOP, capture_output=True, text=True, check=False)
+    done = subprocess.run(arguments, cwd=TOP, capture_output=True, text=True, check=False, env=os.environ | variables)
     return done.returncode, done.stdout.split()
 
 
@@ -52,6 +55,12 @@ def test_the_end_of_dvc_is_a_first_signal_and_never_a_second() -> None:
     assert run(interruption.UNCOUNTED_STOP) == (0, [str(int(signal.SIGTERM)), "done"])
     assert run(signal.SIGUSR2) == (0, [str(int(signal.SIGINT)), "done"])
     assert run(signal.SIGINT, interruption.UNCOUNTED_STOP) == (0, [str(int(signal.SIGINT))] * 2 + ["done"])
+
+
+def test_what_torchrun_started_is_not_killed_by_a_second_signal_and_the_end_of_dvc_never_kills() -> None:
+    told = str(int(signal.SIGTERM))
+    assert run(signal.SIGTERM, signal.SIGTERM, TORCHELASTIC_RUN_ID="1") == (0, [told, told, "done"])
+    assert run(signal.SIGTERM, LATER=str(int(signal.SIGUSR2))) == (0, [told, "done", "lives"])
 
 
 def test_a_signal_that_was_on_its_way_already_is_not_the_second_and_the_next_one_is() -> None:

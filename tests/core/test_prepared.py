@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pipeline.core import untrusted
 from pipeline.core.prepared import Prepared, sample_keys, shared_samples
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal
@@ -189,6 +190,9 @@ def test_prepared_data_of_another_format_is_refused(tmp_path, change, message):
     path = tmp_path / "spec.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(Refusal, match=message):
+        Prepared.open(tmp_path)
+    path.write_text(json.dumps(dict.fromkeys(map(str, range(untrusted.MOST_KEYS + 1)))))
+    with pytest.raises(Refusal, match=r"spec\.json: cannot be read .*Has more than"):
         Prepared.open(tmp_path)
 
 

@@ -88,6 +88,13 @@ def test_the_micro_batch_is_halved_as_often_as_needed_and_the_last_word_counts(t
     assert training.progress.micro_batch_changes == [{"step": STEP, "micro_batch_size": 1}]
 
 
+def test_the_samples_of_a_lane_limit_the_size_that_is_halved(train_params, prepared, monkeypatch) -> None:
+    training = begin(train_params({**CHANGES, "train.lanes": 2, "train.micro_batch_size": 16}), prepared)
+    Shortage(training, monkeypatch, where="forward", call=0)
+    run(training)
+    assert training.progress.micro_batch_changes == [{"step": STEP, "micro_batch_size": training.params.train.batch_size // 4}]
+
+
 def test_a_batch_that_cuda_graphs_take_whole_is_not_cut(train_params, prepared, monkeypatch) -> None:
     training = begin(train_params({**CHANGES, "train.micro_batch_size": 16}), prepared)
     monkeypatch.setattr(

@@ -145,6 +145,8 @@ def test_a_training_begins_from_its_train_split_whatever_the_memory_order(train_
         filters.append(training.state.model.network.get_parameter("0.weight"))
         images = example_inputs(training.state.model, prepared.train, 30)
         assert images.shape == (30, 1, 8, 8)
+        spaced = torch.from_numpy(prepared.train.inputs[[at * len(prepared.train) // 30 for at in range(30)]])
+        assert torch.equal(images, training.state.model.preprocessing(spaced))
         after = nn.functional.conv2d(images, filters[-1][:4]).transpose(0, 1).flatten(1)
         assert torch.allclose(after @ after.T / after.shape[1], torch.eye(4), atol=1e-2)
     assert torch.equal(*filters)

@@ -95,6 +95,13 @@ def test_a_machine_without_a_gpu() -> None:
     assert found["driver"] == found["gpu"] == "unknown: no NVIDIA driver is installed"
 
 
+def test_each_library_has_its_own_version() -> None:
+    found = provenance.gather(Environment())
+    assert {name: found[f"version.{name}"] for name in provenance.LIBRARIES} == {
+        name: metadata.version(name) for name in provenance.LIBRARIES
+    }
+
+
 def test_gpus_of_a_driver_that_does_not_answer_are_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  590.10  Sat Aug  5 2026\n")

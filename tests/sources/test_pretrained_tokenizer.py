@@ -15,6 +15,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.inference import model_file
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.params import PrepareParams
+from pipeline.prepare.reading import tokenizer_json
 from pipeline.tools.check.command import describe_dataset
 from tests import project
 from tests.pretrained_tokenizers import BYTE_LEVEL, QWEN2, added, file, sequence
@@ -170,3 +171,9 @@ def test_a_corpus_needs_an_end_and_a_row_room_for_text_and_a_file_of_limited_siz
 def test_keys_that_do_not_fit_the_tokenizer_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(Refusal, match=message.replace("[", r"\[")):
         params(Path("x"), **UNFITTED | {"tokenizer_digest": "0" * 64} | changes)
+
+
+def test_a_bert_normalizer_strips_accents_where_it_lowers_the_case_unless_it_says_so() -> None:
+    part = {"type": "BertNormalizer", "lowercase": True, "clean_text": False, "handle_chinese_chars": False}
+    assert tokenizer_json.normalization({**part, "strip_accents": False}) == ["bert_lowercase"]
+    assert {*tokenizer_json.normalization({**part, "strip_accents": None})} == {"bert_lowercase", "bert_strip_accents"}

@@ -38,6 +38,12 @@ def kind_of(name: str, *cells: str) -> inputs_of.Kind | columns.LeftOut:
     return survey.kind("a.csv", None)
 
 
+def test_a_column_with_a_format_is_not_refused_for_a_mistake_that_prepare_names_with_its_line() -> None:
+    survey = columns.Survey("c", "%d/%m/%Y")
+    survey.add(pa.array([f"{1 + day % 28:02}/01/2024" for day in range(99)] + ["?!"]), None)
+    assert survey.kind("a.csv", None) == "date"
+
+
 def opened(source: table.Settings) -> tuple[RawDataset, TableInputs]:
     dataset = source.open(workers=1)
     dataset.fit({split: np.full(len(targets), split) for split, targets in dataset.targets.items()})

@@ -70,6 +70,21 @@ def test_what_is_no_table_is_refused_with_its_place(
         read(packed(tmp_path / name, content.encode()), *columns)
 
 
+def test_a_key_that_only_a_later_row_lacks_is_no_missing_column(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match=r"a\.jsonl:2: has no key x") as caught:
+        read(packed(tmp_path / "a.jsonl", b'{"x": 1}\n{"y": 2}\n'), "x")
+    assert not isinstance(caught.value, MissingColumn)
+
+
+def test_names_are_read_in_the_encoding_and_a_text_may_have_the_greatest_length(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("gr\u00f6\u00dfe,b\n1,2\n".encode("latin-1"))
+    assert tables.names(tmp_path / "a.csv", encoding="latin-1") == ["gr\u00f6\u00dfe", "b"]
+    longest = "x" * tables.LONGEST_FIELD
+    assert tables.checked_text(longest, "a.txt") == longest
+    with pytest.raises(Refusal, match="has a text of 1048577 characters, more than 1048576"):
+        tables.checked_text(f"{longest}x", "a.txt")
+
+
 def test_a_parquet_file_gives_the_rows_of_its_columns(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     columns = {

@@ -8,8 +8,8 @@ import pytest
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
-from pipeline.tools.params import cell_values, columns, readings
-from pipeline.tools.params.table import REGRESSION, Question, Table, assignment, names_are_first
+from pipeline.tools.params import cell_values, columns, images, readings
+from pipeline.tools.params.table import CLASSES, REGRESSION, Question, Table, assignment, names_are_first
 
 TAGS = ("clear", "haze", "road", "water")
 DRAWN = random.Random(1)  # no secret
@@ -104,6 +104,7 @@ def test_the_label_column_of_a_table_of_rows_may_hold_several_labels_a_sample() 
 @pytest.mark.parametrize("cells", [["0,5", "2,25", "1"], [f"${number * 25}" for number in range(1, 9)]])
 def test_a_target_in_another_format_has_numbers_and_not_classes(cells: list[str]) -> None:
     assert readings.task_of(Path("a.csv"), Table({"price": cells}), "price") == REGRESSION
+    assert readings.task_of(Path("a.csv"), Table({"grade": [str(1 + number % 3) for number in range(30)]}), "grade") == CLASSES
     with pytest.raises(Question, match=r"60 different whole numbers .*source.task=regression; .*source.task=classification"):
         readings.task_of(Path("a.csv"), Table({"price": [f"${number * 25 % 1500}" for number in range(240)]}), "price")
 
@@ -257,3 +258,9 @@ def test_a_column_called_target_that_cannot_be_one_is_not_passed_over() -> None:
     texts = Table({**scores.columns, "label": [f"{number},500" for number in range(30)]})
     with pytest.raises(Question, match=r"label has numbers with fractions, such as 0.5: correct cells such as 0,500; to predict another"):
         columns.labels(Path("a.csv"), texts, {}, ["text"])
+
+
+def test_the_brightest_of_the_darker_images_is_named() -> None:
+    brightest = {"dark1": 4000.0, "dark2": 4095.0, "light1": 60_000.0, "light2": 65_535.0}
+    with pytest.raises(Question, match="2 images have values up to 4095, such as dark2, and 2 up to 65535, such as light2"):
+        images.find_white(Path("a"), brightest, [])

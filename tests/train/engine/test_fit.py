@@ -170,3 +170,8 @@ def test_a_compiled_model_learns_the_same_and_later_runs_find_it_compiled(train_
     hits, misses = (counters["aot_autograd"][f"autograd_cache_{found}"] for found in ("hit", "miss"))
     assert hits
     assert not misses
+
+
+def test_the_norm_of_the_gradient_is_measured_for_the_steps_that_are_reported(train_params, prepared) -> None:
+    plan = begin(train_params({**steps(20, 5), "train.clip_norm": None}), prepared).plan
+    assert [step for step in range(20) if plan.step_settings(step).measures_norm] == [4, 9, 14, 19]
