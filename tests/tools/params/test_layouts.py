@@ -382,13 +382,10 @@ LAYOUTS: dict[str, Files] = {
     "`train/seq.in`, `train/label`, line by line": {
         f"{split}/{name}": content for split in ("train", "test") for name, content in (("seq.in", LINES), ("label", CLASSES))
     },
-    "`train.en`, `train.de`, `dev.en`, `dev.de`, `valid.en`, `valid.de`": {
+    "`train.en`, `train.de`, `dev.en`, `dev.de`, `valid.en`, `valid.de`, `test.en`": {
         f"{split}.{word}": "".join(f"{word} {text(n)}\n" for n in NUMBERS).encode()
-        for split in ("train", "dev", "valid")
-        for word in ("en", "de")
-    },
-    "`train.en`, `train.de`, `test.en`": {
-        name: "".join(f"{name[-2:]} {text(n)}\n" for n in NUMBERS).encode() for name in ("train.en", "train.de", "test.en")
+        for split, words in (("train", "en de"), ("dev", "en de"), ("valid", "en de"), ("test", "en"))
+        for word in words.split()
     },
     "`all.nl`, `all.cm`, line by line, one with a bracket first": {
         "all.nl": LINES,
@@ -415,8 +412,7 @@ LAYOUTS: dict[str, Files] = {
         "mapping.txt": b"0\tgood\n1\tbad\n",
     },
     "`a.txt` with `cat` and a tab before each text": {"a.txt": "".join(f"{LABELS[n % 2]}\t{text(n)}\n" for n in NUMBERS).encode()},
-    "`a.txt` with `__label__cat` before each text": {"a.txt": "".join(f"__label__{LABELS[n % 2]} {text(n)}\n" for n in NUMBERS).encode()},
-    "`a.txt` with `__label__cat` before each text with an `@`": {
+    "`a.txt` with `__label__cat` before each text, and an `@` in it": {
         "a.txt": "".join(f"__label__{LABELS[n % 2]} {text(n)} @ann\n" for n in NUMBERS).encode()
     },
     "`train.txt`, `dev.txt` with `3`, a space, three bars and a text": {
