@@ -80,8 +80,8 @@ def assign(
                 candidates = candidates[np.argsort(ranks[candidates], kind="stable")]
             assigned[TRAIN][part(share, candidates, ranks if together else None, name=task.stratum_name(number))] = split
         if not (assigned[TRAIN] == split).any():
-            example = shown(task.stratum_name(int(classes[0])), 60)
-            why = f"because train has one sample of each class, such as {example}: add samples, or choose another label"
+            example = f", such as {shown(task.stratum_name(int(classes[0])), 60)}" if len(classes) else ""
+            why = f"because train has only one sample left of each class{example}: add samples, or choose another label"
             raise Refusal(f"source.{split}: no sample can be drawn for {split}, {why}")
         refuse_emptied_strata(classes, assigned[TRAIN] == TRAIN, split=split, task=task)
     return assigned

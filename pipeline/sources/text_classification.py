@@ -35,7 +35,7 @@ class Settings(RowSettings, LabelSettings, TextSettings):
     - a table: a `.tsv`, `.csv`, `.jsonl`, `.ndjson`, `.json` or `.parquet` file;
     - a folder or archive with a table for each split, such as `train.csv` and `test.csv`, `train/texts.csv`, or parts like
       `data/train-00000-of-00002.parquet`; a table of test without labels is not used;
-    - any other file of text, or a folder of such for the splits, with a label in each line, before or after a tab, `|||` or `@`, or before a space if
+    - any other file of text, or a folder of such for the splits, with a label in each line, before or after a tab or `|||`, after an `@`, or before a space if
       it is a number or begins with `__label__`: the columns have numbers;
     - a folder with a file for each class, such as `neg.txt` and `pos.txt`, each line of which is one text;
     - a folder with files of texts and of labels, line by line, such as `train_text.txt` and `train_labels.txt`: the columns are then the words

@@ -75,7 +75,7 @@ def test_the_last_sample_of_a_class_stays_in_train(keys, together):
     assert [assigned[targets == number].tolist().count(TRAIN) for number in (1, 2)] == [1, 1]
     with pytest.raises(
         Refusal,
-        match=r"source.test: no sample can be drawn for test, because train has one sample of each class, such as class .*: add samples",
+        match=r"source.test: no sample can be drawn for test, because train has only one sample left of each class, such as class .*: add samples",
     ):
         assign({TRAIN: np.arange(4)}, test=0.5, keys=keys and keys[:4], together=together)
 

@@ -241,7 +241,7 @@ def csv_separator(text: str) -> str:
         if len(counts) == 1 and counts != {1} and (sign != BLANKS or sum(map(all, numbers_in(rows))) > num_numbers):
             found, num_numbers = sign, sum(map(all, numbers_in(rows)))
         width, times = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
-        if sign != BLANKS and width > 1 and width == len(rows[0]) and times > most * len(rows):
+        if sign != BLANKS and width > 1 and len(rows[0]) > 1 and times > most * len(rows):
             nearly, most = sign, times / len(rows)
     return found or nearly
 
@@ -278,8 +278,8 @@ def holds_numbers(text: str) -> bool:
 
 
 FIELD_SEPARATORS = ("\t", " ||| ", "|||", ";", "|")
-TAG, MOST_TAGS = "@", 20
-"""What may stand before the label at the end of each line, if so many labels differ."""
+TAG, MOST_TAGS = "@", 100
+"""What may stand before the label at the end of each line of several words, if at most so many labels differ."""
 LABEL_WORD = re.compile(r"__label__\S+|-?\d+|[A-Z]+:\w+")
 """A label before the text: as fastText writes it, a whole number, or a class with a subclass such as `NUM:date`."""
 SEVERAL = "__label__"
@@ -344,5 +344,15 @@ def line_separator(read: Callable[[], Iterable[tuple[int, str]]], place: str) ->
             return sign
     if num_lines and are_labels:
         return " "
-    tags = {line.split(TAG)[1].strip() for _, line in read()} if counts[TAG].keys() == {1} else set()
-    return TAG if 1 < len(tags) <= MOST_TAGS else None
+    return TAG if counts[TAG].keys() == {1} and are_tagged(read()) else None
+
+
+def are_tagged(lines: Iterable[tuple[int, str]]) -> bool:
+    """Return True if TAG is between several words and one of a few labels in each line."""
+    tags = set[str]()
+    for _, line in lines:
+        text, _, tag = line.partition(TAG)
+        tags.add(tag.strip())
+        if " " not in text.strip() or len(tags) > MOST_TAGS:
+            return False
+    return True

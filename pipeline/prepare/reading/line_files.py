@@ -1,12 +1,13 @@
 """Files of text that are one table: line by line beside each other, or one file for each class."""
 
 import posixpath
-from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Generator, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -42,20 +43,20 @@ def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
     Such are `train.en` and `train.de`, `train/seq.in` and `train/label`, `src-train.txt` and `tgt-train.txt`, or `texts.txt` and `labels.txt`,
     which belong to train. A column is called like the words in the name of its file that are no split, and not in the names of all. Of the files of
     train, at least two with equal numbers of lines count, and the larger of two such sets; of several in another split, the first that is complete.
-    There are none if several folders have files of train with the same names.
+    Files of one folder and one word for the split belong together. There are none if several folders have the same files of train.
     """
-    splits: dict[str, dict[tuple[str, ...], Path]] = {}
+    origins: dict[str, dict[Any, dict[tuple[str, ...], Path]]] = defaultdict(lambda: defaultdict(dict))
     listed_files = [PurePosixPath(name) for name in visible_files(root) if not is_document(name)] if root.is_dir() else []
     names = [path for path in listed_files if path.name != MAPPING and not unpacked_name(path.name.lower()).endswith(NO_LINES)]
     named = [path for path in names if split_in(unpacked_name(str(path)))]
     for path in named or names:
         plain = unpacked_name(path.name).removesuffix(".txt")
-        column = tuple(word for word in words(plain) if word not in SPLIT_NAMES)
-        of_split = splits.setdefault(split_in(unpacked_name(str(path))) or TRAIN, {})
-        other = of_split.get(column or (plain,), root / path)
-        if other.parent != (root / path).parent and of_split is splits.get(TRAIN):  # as in a folder for each chapter
-            return {}
-        of_split[column or (plain,)] = root / path
+        column = tuple(word for word in words(plain) if word not in SPLIT_NAMES) or (plain,)
+        origin = path.parent, *(word for word in words(plain) if word in SPLIT_NAMES)
+        origins[split_in(unpacked_name(str(path))) or TRAIN][origin].setdefault(column, root / path)
+    splits = {split: joined_columns(several.values()) for split, several in origins.items()}
+    if len({*map(frozenset, origins[TRAIN].values())}) == 1 < min(len(origins[TRAIN]), *map(len, origins[TRAIN].values())):
+        return {}  # such as a folder for each chapter
     sizes = {column: num_lines(path) for column, path in splits.get(TRAIN, {}).items()} if len(splits.get(TRAIN, {})) > 1 else {}
     counts = Counter(sizes.values())
     best = max((size for size, count in counts.items() if count > 1 and size), default=0)
@@ -71,6 +72,12 @@ def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
             if name is not None and (split != TRAIN or name == column):
                 found.setdefault(split, {}).setdefault("_".join(name[common:]), file)
     return found
+
+
+def joined_columns(several: Collection[Mapping[Any, Path]]) -> Mapping[Any, Path]:
+    """Return the files of all origins, by column; of those of several origins with the same column, only the origin with the most columns."""
+    every = {column: path for files in reversed([*several]) for column, path in files.items()}
+    return every if len(every) == sum(map(len, several)) else max(several, key=len)
 
 
 def are_parallel(found: Mapping[str, Mapping[str, Path]]) -> bool:

@@ -25,7 +25,7 @@ from pipeline.prepare.reading import archives, streams, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, split_in
 from pipeline.prepare.reading.delimited import WrongLines
 from pipeline.prepare.reading.labelled_tables import Keys
-from pipeline.prepare.reading.line_files import find_line_files
+from pipeline.prepare.reading.line_files import NO_LINES, find_line_files
 from pipeline.prepare.reading.streams import looking
 from pipeline.prepare.reading.tables import UnusableRows, is_document, visible_files
 from pipeline.prepare.split import ranks_of
@@ -42,6 +42,8 @@ LISTED_BYTES = 2**16
 MOST_CLASSES = 6
 PUBLISHED = {"train-images-idx3-ubyte": "mnist", "test_batch.bin": "cifar"}
 """The name of a file that the source of a published data set reads."""
+PUBLISHED_IN = {"", "raw", "cifar-10-batches-bin"}
+"""The folders in which it finds them, below `root`."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,8 @@ def refuse_published(root: Path, files: Sequence[str], given: Given) -> None:
     """Raise Refusal if a source of published data reads the files in `root`, or if they are all of Weka, and `given` names no source."""
     if "name" in given:
         return
-    if published := [PUBLISHED[name] for name in map(streams.unpacked_name, files) if name in PUBLISHED]:
+    paths = (PurePath(streams.unpacked_name(name)) for name in files)
+    if published := [PUBLISHED[path.name] for path in paths if path.name in PUBLISHED and path.parent.name in PUBLISHED_IN]:
         command = shlex.join(("python", "-m", "pipeline", "set", f"source={published[0]}", f"source.root={root}"))
         others = "; for Fashion-MNIST and Kuzushiji-MNIST, source.variant is fashion and kmnist" * (published[0] == "mnist")
         raise Refusal(f"data={root}: has the files of a published data set: run `{command}`{others}")
@@ -170,7 +173,9 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
         first, second = (pairs, error) if pairs.path == root and root.is_dir() else (error, pairs)  # parallel files
         return Refusal(f"{first}; or {'; and '.join(second.questions)}")
     if "text" in present <= {"text", "other"} and "name" not in given and "text" not in refusals:
-        suffixes = Counter(PurePath(name).suffix for name in visible_files(root) if not is_document(name))
+        suffixes = Counter(
+            PurePath(name).suffix for name in visible_files(root) if not is_document(name) and not name.lower().endswith(NO_LINES)
+        )
         pattern = f" {assignment('pattern', f'*{suffixes.most_common(1)[0][0]}')}" * ("other" in present)
         return Refusal(f"{error}; if these are texts without labels, add source=text{pattern}")
     return error

@@ -207,10 +207,11 @@ def refuse_equal_names(root: Path, layout: ClassFolders) -> None:
 
 def refuse_listed_texts(root: Path, options: Sequence[Option], given: Given) -> None:
     """Raise Question if a table names files of text, whose labels it may have."""
-    by_stem = {PurePosixPath(name).stem: [name] for name in visible_files(root) if is_text(name)}
-    for _, (path, *_) in options[:MOST_TABLES]:
-        table = Table.read(path, encoding=encoding_of(given), given=given)
-        named = table.where(lambda values: are_in({*map(str, values)}, by_stem))
+    stems = {PurePosixPath(name).stem for name in visible_files(root) if is_text(name)}
+    for _, (path, *_) in options[:MOST_TABLES] if len(stems) > 1 else ():
+        named = list[Name]()
+        with suppress(Refusal):  # which other readings say, too
+            named = Table.read(path, encoding=encoding_of(given), given=given).where(lambda values: are_in([*map(str, values)], stems))
         if named:
             lists = f"{shown(path.relative_to(root))} names files of text in its column {shown(named[0], 60)}, which no source reads"
             raise Question(
@@ -218,9 +219,10 @@ def refuse_listed_texts(root: Path, options: Sequence[Option], given: Given) -> 
             )
 
 
-def are_in(values: Collection[str], known: Collection[str]) -> bool:
-    """Return True if there are several values, and most of them are known."""
-    return len(values) > 1 and 2 * sum(value in known or PurePosixPath(value).stem in known for value in values) > len(values)
+def are_in(values: Sequence[str], known: Collection[str]) -> bool:
+    """Return True if most values are known, and most of them different."""
+    num_known = sum(value in known or PurePosixPath(value).stem in known for value in values)
+    return 2 * num_known > len(values) < 2 * len({*values})
 
 
 def refuse_loose_texts(root: Path) -> None:
