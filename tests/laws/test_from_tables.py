@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterable
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pandas
@@ -144,7 +145,7 @@ def test_a_cell_without_a_number_is_named_with_its_line(capsys: pytest.CaptureFi
         assert f"line {line}: has {cell} in the column price: write a number such as 3.5, or remove the row" in error
 
 
-def test_the_way_from_a_table_to_texts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_way_from_a_table_to_texts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each text of three words has the text with these words backwards."""
     every = list(itertools.product(WORDS, repeat=3))
     random.Random(1).shuffle(every)
@@ -161,7 +162,10 @@ def test_the_way_from_a_table_to_texts(capsys: pytest.CaptureFixture[str]) -> No
     with Path("written.csv").open(encoding="utf-8", newline="") as written:
         equal = [row["text"] == backwards for row, (*_, backwards) in zip(csv.DictReader(written), rows, strict=True)]
     assert sum(equal) > 0.9 * len(equal)
-    assert [each.text for each in pipeline.load_model(Paths().model).predict("cat big old")] == ["old big cat"]
+    model = pipeline.load_model(Paths().model)
+    monkeypatch.setattr(model, "task", spy := Mock(wraps=model.task))
+    assert [each.text for each in model.predict("cat big old", beam=3)] == ["old big cat"]
+    assert spy.write.call_args.kwargs == {"beam": 3}
     assert "writes texts token by token" in refused(capsys, "export", "--format", "pt2")
 
 

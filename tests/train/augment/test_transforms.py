@@ -186,6 +186,10 @@ def test_token_dropout_replaces_words_and_neither_padding_nor_special_tokens() -
     assert 0.2 < dropped.float().mean() < 0.4
     assert torch.equal(changed, torch.cat([found.gather(tokens, rows[place], draws[:, place]) for place in rows.split(7)]))
     assert not torch.equal(changed, found.gather(tokens, rows, found.draw(1)))
+    both = TransformsSettings(transforms=tuple(transform("token_dropout", probability=share) for share in (0.999, 1e-9)))
+    found = TextAugmentation(both, spec, 200, seed=1, device=CPU)
+    kept = found.gather(tokens, rows, found.draw(0))[tokens != tokenizer.pad] != tokenizer.unknown
+    assert kept.float().mean() < 0.01, "each transform changes what the one before it returns"
 
 
 def test_a_transform_that_returns_no_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
