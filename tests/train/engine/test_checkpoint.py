@@ -122,3 +122,11 @@ def test_a_checkpoint_with_its_rows_in_the_header_as_earlier_versions_wrote_it_i
     assert step_found(resumed) == 10
     resumed.save(12, TENSORS, with_rows(12))
     assert step_found(checkpoint.Checkpoints(tmp_path, kept=2)) == 12
+
+
+@pytest.mark.parametrize(("exported", "step"), [("best", 3), ("average", 7), ("network", 7)])
+def test_the_weights_of_a_checkpoint_have_the_step_at_which_they_were_taken(exported: str, step: int) -> None:
+    tensors = {"manifest": torch.frombuffer(bytearray(b"{}"), dtype=torch.uint8), f"{exported}/w": torch.ones(1)}
+    metadata = {"progress": {"best_step": 3}, "state": {"step": 7}, "frozen": False}
+    _, manifest = checkpoint.as_model(tensors, metadata, Path("a"))
+    assert manifest == {"step": step}
