@@ -279,7 +279,7 @@ def holds_numbers(text: str) -> bool:
 
 FIELD_SEPARATORS = ("\t", " ||| ", "|||", ";", "|")
 TAG, MOST_TAGS = "@", 100
-"""What may stand before the label at the end of each line of several words, if at most so many labels differ."""
+"""TAG stands between the text of a line and its label, if the text has several words and a file has at most MOST_TAGS labels."""
 LABEL_WORD = re.compile(r"__label__\S+|-?\d+|[A-Z]+:\w+")
 """A label before the text: as fastText writes it, a whole number, or a class with a subclass such as `NUM:date`."""
 SEVERAL = "__label__"

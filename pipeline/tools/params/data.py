@@ -126,9 +126,10 @@ def refuse_published(root: Path, files: Sequence[str], given: Given) -> None:
     """Raise Refusal if a source of published data reads the files in `root`, or if they are all of Weka, and `given` names no source."""
     if "name" in given:
         return
-    paths = (PurePath(streams.unpacked_name(name)) for name in files)
+    folder = root if root.is_dir() else root.parent  # of a single file
+    paths = (PurePath(streams.unpacked_name(name)) for name in files if not root.name.lower().endswith(archives.SUFFIXES))
     if published := [PUBLISHED[path.name] for path in paths if path.name in PUBLISHED and path.parent.name in PUBLISHED_IN]:
-        command = shlex.join(("python", "-m", "pipeline", "set", f"source={published[0]}", f"source.root={root}"))
+        command = shlex.join(("python", "-m", "pipeline", "set", f"source={published[0]}", f"source.root={folder}"))
         others = "; for Fashion-MNIST and Kuzushiji-MNIST, source.variant is fashion and kmnist" * (published[0] == "mnist")
         raise Refusal(f"data={root}: has the files of a published data set: run `{command}`{others}")
     if files and all(name.lower().endswith(".arff") for name in files):
