@@ -224,6 +224,15 @@ def labelled(*cells: str) -> list[str]:
 WRITTEN = [f"{1.5 * number:,.2f}" for number in range(700, 720)]
 
 
+@pytest.mark.parametrize(("labels", "is_said"), [([*range(20)], True), ([1, 2], False)])
+def test_a_target_that_is_the_only_one_below_zero_is_named_unless_few_differ(tmp_path: Path, labels: list[int], is_said: bool) -> None:
+    rows = [f"{at % 7},{-1 if at % 3 == 0 else labels[at % len(labels)]}" for at in range(60)]
+    dataset, _ = opened(settings(write(tmp_path / "a.csv", "size,label", *rows), task="regression"))
+    mark = "the column label has -1 in 20 of 60 rows, and no other number below 0: if it means no value, add "
+    said = f"""warning: {mark}'source.missing=["-1"]' source.on_corrupt=skip"""
+    assert (said in dataset.notes) == is_said
+
+
 @pytest.mark.parametrize(("step", "changes", "is_said"), [(1, {}, True), (-1, {}, False), (1, {"divide": "position"}, False)])
 def test_rows_in_the_order_of_their_dates_are_named(tmp_path: Path, step: int, changes: dict[str, object], is_said: bool) -> None:
     rows = [f"{day % 7},2024-01-{day:02},{'ab'[day % 2]}" for day in range(1, 29)][::step]

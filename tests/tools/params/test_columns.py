@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
-from pipeline.tools.params import cell_values, columns, images, readings
+from pipeline.prepare.reading.tables import UnusableRows
+from pipeline.tools.params import cell_values, columns, data, images, readings
 from pipeline.tools.params.table import CLASSES, REGRESSION, Question, Table, assignment, names_are_first
 
 TAGS = ("clear", "haze", "road", "water")
@@ -264,3 +265,15 @@ def test_the_brightest_of_the_darker_images_is_named() -> None:
     brightest = {"dark1": 4000.0, "dark2": 4095.0, "light1": 60_000.0, "light2": 65_535.0}
     with pytest.raises(Question, match="2 images have values up to 4095, such as dark2, and 2 up to 65535, such as light2"):
         images.find_white(Path("a"), brightest, [])
+
+
+def test_parallel_files_with_fields_in_their_lines_are_no_pairs(tmp_path: Path) -> None:
+    for name in ("km.txt", "sw.txt"):
+        (tmp_path / name).write_text("".join(f"word{number}\t/w{number}/\n" for number in range(30)))
+    with pytest.raises(Refusal, match="has 2 fields with tabs between them in each line: rename such files to"):
+        readings.as_text_pairs(tmp_path, {})
+
+
+def test_unusable_rows_of_a_table_that_lists_images_are_said_before_questions_about_other_readings() -> None:
+    faulty, asked = UnusableRows("line 2: has no label"), Question(Path("a"), "add source=table")
+    assert data.nearest(Path("a"), {}, {"table": asked, "image_table": faulty}, {"image", "table"}) is faulty

@@ -382,9 +382,9 @@ LAYOUTS: dict[str, Files] = {
     "`train/seq.in`, `train/label`, line by line": {
         f"{split}/{name}": content for split in ("train", "test") for name, content in (("seq.in", LINES), ("label", CLASSES))
     },
-    "`train.en`, `train.de`, `dev.en`, `dev.de`, `valid.en`, `valid.de`, `test.en`": {
+    "`train.en`, `train.de`, `dev.en`, `dev.de`, `valid.de`, `test.en`": {
         f"{split}.{word}": "".join(f"{word} {text(n)}\n" for n in NUMBERS).encode()
-        for split, words in (("train", "en de"), ("dev", "en de"), ("valid", "en de"), ("test", "en"))
+        for split, words in (("train", "en de"), ("dev", "en de"), ("valid", "de"), ("test", "en"))
         for word in words.split()
     },
     "`all.nl`, `all.cm`, line by line, one with a bracket first": {
