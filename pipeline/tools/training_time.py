@@ -1,4 +1,4 @@
-"""How long a training takes: counted at the speed of a nominal CPU, and measured for about half a second on this machine."""
+"""How long a training takes: counted at the speed of a nominal CPU, and measured for a fifth of a second on this machine."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ WEIGHTS, STEP_S = 1e9, 3e-3
 """The weights that it updates in a second, and the seconds that a step takes at least."""
 BACKWARD = 2
 """A backward pass takes so many times as long as a forward pass."""
-MEASURED_S, MEASURED_STEP_S, MOST_S = 0.5, 1.2, 3.0
+MEASURED_S, MEASURED_STEP_S, MOST_S = 0.2, 1.2, 3.0
 FEWEST_STEPS = 2
 SHORT_S = 5.0
 """A training that is counted shorter is not measured: it takes less than MINUTE_S on slow machines, too."""

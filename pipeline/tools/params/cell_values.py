@@ -217,7 +217,7 @@ def are_numbers(values: Sequence[Any]) -> bool:
 
 
 def are_image_names(values: Sequence[Any]) -> bool:
-    names = [str(value).strip().lower() for value in filled(values)]
+    names = [str(value).strip().lower() for value in sampled(filled(values), SAMPLED_TEXTS)]
     return sum(name.endswith(IMAGE_SUFFIXES) and "://" not in name for name in names) > len(names) / 2
 
 
@@ -245,7 +245,8 @@ def recurs(values: Sequence[Any]) -> bool:
 
 def is_mark(values: Sequence[Any]) -> bool:
     """Return True for truth values, such as 0 and 1, if both occur."""
-    return {as_truth(value) for value in set(map(str, values))} == {False, True}
+    different = {*map(str, values)}
+    return all(as_truth(value) is not None for value in different) and {*map(as_truth, different)} == {False, True}
 
 
 def delimiter_of(values: Sequence[Any]) -> str | None:
