@@ -13,7 +13,7 @@ from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.prepare.inputs.image_files import ImageFileSettings
-from pipeline.prepare.reading import labelled_tables, parquet, tables
+from pipeline.prepare.reading import labelled_tables, parquet, table_formats
 from pipeline.prepare.reading.archives import Folder
 from pipeline.prepare.reading.class_folders import ClassFolders, Sample
 from pipeline.prepare.reading.file_tree import Tree
@@ -86,7 +86,7 @@ class Settings(LabelSettings, ImageFileSettings):
         found = self.tables()
         paths = [path for several in found.values() for path in several]
         columns = Columns(self.label_columns, split=self.split_column, of_images=True)
-        column, is_parquet = str(self.image_column), tables.suffix_of(paths[0]) == parquet.SUFFIX
+        column, is_parquet = str(self.image_column), table_formats.suffix_of(paths[0]) == parquet.SUFFIX
         holds_images = not self.root.is_dir() or (is_parquet and parquet.holds_images(paths[0], column))
         if holds_images:
             ParquetImages(self.root, column, tuple(map(self.inside, paths))).listing()  # refuses another column

@@ -17,7 +17,7 @@ from pipeline.prepare.reading import streams
 from pipeline.prepare.reading.archives import Folder
 from pipeline.prepare.reading.class_folders import visible_parts
 from pipeline.prepare.reading.streams import UTF8, Encoding
-from pipeline.prepare.reading.tables import is_document
+from pipeline.prepare.reading.table_formats import is_document
 
 
 class Settings(CorpusSettings):

@@ -195,7 +195,7 @@ REFUSED = {
     "files of empty lines": ("a.txt", "\n", FILES, "data: has no row that can be used: add some"),
     "no train": ("test.tsv", GOOD, {}, "has test.tsv, but no table of train: add a table called train with one of the suffixes .tsv, .csv, .jsonl"),
     "a missing label": ("train.tsv", GOOD, {"label_column": 4}, "source.label_column: is 4, but "),
-    "two tables of train": ("train.csv", GOOD, {}, "has two tables of train (train.csv, train.tsv): move one to another folder, or, to read one alone, write its path"),
+    "two tables of train": ("train.csv", GOOD, {}, "has 2 tables of train: keep one, or add source.table=train.csv or source.table=train.tsv"),
     "a label that train lacks": ("test.tsv", GOOD + "fair\tmild\npoor\tgrim\nfair\tcool\n", {}, "test.tsv:3: has the label fair, which no row of train has (3 rows have such labels, also poor): correct"),
 }  # fmt: skip
 BESIDE = {

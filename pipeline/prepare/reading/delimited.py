@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -266,6 +266,34 @@ def first_rows(text: str, sign: str) -> list[list[str]]:
 def numbers_in(rows: Sequence[Sequence[str]]) -> list[tuple[bool, ...]]:
     """Return for each column of `rows` which of its fields below the first are numbers."""
     return list(zip(*([as_number(field) is not None for field in fields] for fields in rows[1:]), strict=True))
+
+
+def are_equal(file: IO[bytes], separator: str, *, quoted: bool) -> bool:
+    """Return True if all rows of an open file in an encoding that extends ASCII have equally many fields, in quotes or not. It is read from its beginning."""
+    file.seek(0)
+    text = io.TextIOWrapper(file, "latin-1", newline="")
+    try:
+        counts = (
+            (len(fields) for fields in csv.reader(text, delimiter=separator, strict=True) if any(fields))
+            if quoted
+            else (line.count(separator) for line in text if line.strip("\r\n\t"))
+        )
+        first = next(counts, 0)
+        return all(count == first for count in counts)
+    except csv.Error:
+        return False
+    finally:
+        text.detach()
+
+
+def num_fields(text: str) -> int:
+    """Return the number of fields between SEPARATORS in each of the first rows; 0 if they have different numbers, or only BLANKS divide them."""
+    separator = csv_separator(text)
+    try:
+        counts = {len(fields) for fields in first_rows(text, separator)}
+    except csv.Error:
+        return 0
+    return counts.pop() if len(counts) == 1 and separator != BLANKS else 0
 
 
 def holds_numbers(text: str) -> bool:

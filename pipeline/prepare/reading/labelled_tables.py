@@ -16,7 +16,7 @@ from pipeline.core.refusal import Refusal, Unavailable, counted, listed
 from pipeline.core.section import Column
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import parquet, tables
+from pipeline.prepare.reading import parquet, table_formats, tables
 from pipeline.prepare.reading.arrow_cells import by_value, is_empty, is_missing, mask, texts, without
 from pipeline.prepare.reading.class_folders import split_of_value
 from pipeline.prepare.reading.delimited import LONGEST_FIELD
@@ -170,7 +170,7 @@ def of_tables(found: Tables, encoding: str, label: Column, missing: Sequence[str
     parts = []
     for split, paths in found.items():
         for path in paths:
-            classes = parquet.class_names(path, label) if tables.suffix_of(path) == parquet.SUFFIX else ()
+            classes = parquet.class_names(path, label) if table_formats.suffix_of(path) == parquet.SUFFIX else ()
             parts.append(Part(path, split, partial(blocks, path), classes))
     return parts
 

@@ -16,25 +16,20 @@ from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import archives, json_rows
-from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, SPLIT_NAMES, split_in, split_of_folder, words
+from pipeline.prepare.reading import json_rows
+from pipeline.prepare.reading.class_folders import SPLIT_NAMES, split_in, split_of_folder, words
 from pipeline.prepare.reading.delimited import filled_lines, lines_of
 from pipeline.prepare.reading.labelled_tables import Part, unused
 from pipeline.prepare.reading.streams import num_lines, text_blocks, unpacked_name
-from pipeline.prepare.reading.tables import Block, Columns, Named, is_document, visible_files
+from pipeline.prepare.reading.table_formats import NO_LINES, is_document
+from pipeline.prepare.reading.tables import Block, Columns, Named, visible_files
 
 MAPPING = "mapping.txt"
-NO_TEXTS = (
-    *(".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".npy", ".npz"),
-    *(".pdf", ".doc", ".docx", ".xlsx", ".pptx", ".mid", ".wav", ".mp3", ".mp4", ".h5", ".pkl"),
-)
 ROLES = {
     *("source", "src", "input", "in", "question", "questions", "query", "text"),
     *("target", "tgt", "trg", "output", "out", "answer", "answers", "label"),
 }
 """Words in the names of files with the texts of pairs, line by line."""
-NO_LINES = (*IMAGE_SUFFIXES, *NO_TEXTS, *archives.SUFFIXES)
-"""The suffixes of files whose lines are no samples."""
 
 
 def find_line_files(root: Path) -> dict[str, dict[str, Path]]:

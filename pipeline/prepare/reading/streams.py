@@ -61,13 +61,15 @@ class NotDecoded(Refusal):
     def __init__(self, place: str, error: UnicodeDecodeError, encoding: str) -> None:
         self.problem = f"{place}is not {encoding.upper()} (byte 0x{error.object[error.start]:02X})"
         self.readings = readings(error.object, encoding)
-        self.has_nul = b"\0" in error.object
+        first, second = (error.object[at::2].count(0) for at in (0, 1))
+        self.is_binary, self.may_be_utf16 = bool(first or second), second > 10 * first and not encoding.startswith("utf-16")
         super().__init__(self.advising("python -m pipeline set source.encoding="))
 
     def advising(self, command: str) -> str:
         """Return the message with the end of the command by which a user names another encoding, such as `--encoding `."""
-        if self.has_nul and not self.readings:
-            remedy = f"if it is one in UTF-16, name its encoding by `{command}utf-16-le`; else write its rows into a .csv or .parquet file"
+        if self.is_binary and not self.readings:
+            as_utf16 = f"if it is one in UTF-16, name its encoding by `{command}utf-16-le`; else " * self.may_be_utf16
+            remedy = f"{as_utf16}leave it out, or write its rows into a .csv or .parquet file"
             return f"{self.problem}, and seems to be no text: {remedy}"
         ways = ", `".join(f'{name}` for "{shown(text)}"' for name, text in self.readings.items())
         return f"{self.problem}: name its encoding by `{command}{f'{ways}, or another one' if ways else 'NAME`, an encoding'} that Python knows"

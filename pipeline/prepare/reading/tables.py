@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property, partial
 from itertools import chain, islice
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,15 +22,12 @@ from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, SPLIT_NAMES, 
 from pipeline.prepare.reading.delimited import LONGEST_FIELD, Chunk
 from pipeline.prepare.reading.parquet import MissingColumn
 from pipeline.prepare.reading.streams import LOOK, TextBlock, looking, text_blocks, unpacked_name
+from pipeline.prepare.reading.table_formats import JSON, JSON_LINES, NO_LINES, TABLES, is_document, named_suffix, suffix_of
 
 MOST_NAMED = 10
 """How many faulty rows of a table a message lists."""
-JSON_LINES = (".jsonl", ".ndjson")
-JSON = (*JSON_LINES, ".json")
-TEXT = (".tsv", ".csv", *JSON, ".data", ".dat")
-FORMATS = (*TEXT, parquet.SUFFIX)
-"""The suffixes of tables. In a `.tsv` no field is quoted; in a `.csv`, `.data` or `.dat` a field in quotes may have line breaks, and the
-separator is found."""
+MOST_FILES = 100
+"""In a folder with more files, none of them called like a table, no table is searched for by content."""
 MOST_LOOKED_AT = 100_000
 """How many rows of a packed file `look` returns."""
 NO_ROWS = "has no rows: add some, or remove the file"
@@ -72,12 +69,6 @@ class Columns:
         text = [] if self.text is None else [(f"source.{'image' if self.of_images else 'text'}_column", self.text)]
         split = [] if self.split is None else [("source.split_column", self.split)]
         return [*text, *split, *(("", cell) for cell in self.cells), *zip(keys, self.labels, strict=True)]
-
-
-def suffix_of(path: Path) -> str:
-    """Return the suffix of a table in lower case, such as `.csv` also for `A.CSV.gz`, or "" if the file is no table."""
-    name = unpacked_name(path.name.lower())
-    return next((suffix for suffix in FORMATS if name.endswith(suffix)), "")
 
 
 def blocks(path: Path, columns: Named, *, encoding: str = streams.UTF8) -> Generator[Block]:
@@ -264,9 +255,6 @@ class FaultyRows:
             raise UnusableRows(f"{self.place}: {count} of {self.num_rows} rows cannot be used: {listed(texts, MOST_NAMED, separator='; ')}")
 
 
-DOCUMENTS = ("readme", "license", "licence", "_about", "citation", "changelog")
-"""The beginnings of the names of files that describe a dataset."""
-TABLES = ", ".join(FORMATS)
 Tables = Mapping[str, Sequence[Path]]
 """The tables of each split: one, or several parts of one."""
 
@@ -287,11 +275,6 @@ def visible_files(root: Path) -> list[str]:
     return [name for name in archives.open_tree(root).listing().files if visible_parts(name)]
 
 
-def is_document(name: str | PurePath) -> bool:
-    plain = PurePath(name).name.lower()
-    return plain.startswith(DOCUMENTS) or plain.lstrip("_").startswith(DOCUMENTS)
-
-
 def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False) -> dict[str, list[Path]]:
     """Return the tables of each split. The result is empty if `root` is neither a table nor a folder or archive with tables of splits.
 
@@ -304,11 +287,13 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
     names = visible_files(root)
     if not root.is_dir() and names == [root.name]:
         return {TRAIN: [root]} if is_table(root, of_lines=of_lines) else {}
-    candidates = [path for path in map(PurePosixPath, names) if is_table(path, of_lines=of_lines)]
+    candidates = tables_in(root, table)
     if of_lines:  # the files in other folders are texts by class
-        candidates = [path for path in candidates if all(map(split_of_folder, path.parts[:-1]))]
+        candidates = [
+            path for path in map(PurePosixPath, names) if is_table(path, of_lines=True) and all(map(split_of_folder, path.parts[:-1]))
+        ]
     groups = by_name(candidates)
-    of_train = [found for found in groups.values() if TRAIN in found]
+    of_train = [each for found in groups.values() for each in of_one_format(found) if TRAIN in each]
     if table is not None:
         of_train = [found for found in of_train if any(fnmatch(str(path), table) for path in found[TRAIN])]
         if not of_train:
@@ -331,6 +316,22 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
     return {split: [root / path for path in sets[0][split]] for split in SPLITS if split in sets[0]}
 
 
+def tables_in(root: Path, table: str | None = None) -> list[PurePosixPath]:
+    """Return the tables in a folder or archive: the files that are called so or, in a folder without such files and without images or arrays, those that
+    are tables by their content. So are files whose names match the pattern `table`.
+    """
+    files = [PurePosixPath(name) for name in visible_files(root)]
+    found = [path for path in files if named_suffix(path)]
+    if not root.is_dir():
+        return found or [path for path in files if path.name == root.name and suffix_of(root)]
+    if table is None and (found or any(path.name.lower().endswith((*IMAGE_SUFFIXES, ".npy", ".npz")) for path in files)):
+        return found
+    if table is None:
+        others = [path for path in files if all(map(split_of_folder, path.parts[:-1]))]
+        return [path for path in others if suffix_of(root / path)] if len(others) <= MOST_FILES else []
+    return found + [path for path in files if path not in found and fnmatch(str(path), table) and suffix_of(root / path)]
+
+
 def by_name(candidates: Iterable[PurePosixPath]) -> dict[tuple[str, ...], dict[str, list[PurePosixPath]]]:
     """Return the tables of each split in each set of tables whose folders and names are equal but for words that mean a split, and numbers."""
     groups: dict[tuple[str, ...], dict[str, list[PurePosixPath]]] = defaultdict(lambda: defaultdict(list))
@@ -345,15 +346,25 @@ def by_name(candidates: Iterable[PurePosixPath]) -> dict[tuple[str, ...], dict[s
     return groups
 
 
+def of_one_format(found: Mapping[str, Sequence[PurePosixPath]]) -> list[Mapping[str, Sequence[PurePosixPath]]]:
+    """Return the tables of each split, as several sets if a split has some with equal names and other suffixes, such as `train.json` and `train.tsv`."""
+    suffixes = {split: sorted({path.suffix for path in paths}) for split, paths in found.items()}
+    repeated = max(suffixes.values(), key=len)
+    if len(repeated) == 1:
+        return [found]
+    sets = [{split: [path for path in paths if path.suffix == suffix] for split, paths in found.items()} for suffix in repeated]
+    return [{split: paths for split, paths in each.items() if paths} for each in sets]
+
+
 def is_table(path: Path | PurePosixPath, *, of_lines: bool) -> bool:
     """Return True if a file is a table by its name, or with `of_lines` may be a file of text that is none."""
-    known, others = bool(suffix_of(Path(path))), (*IMAGE_SUFFIXES, *archives.SUFFIXES)
-    return not (known or is_document(path) or path.name.lower().endswith(others)) if of_lines else known
+    if not of_lines:
+        return bool(suffix_of(Path(path)))
+    return not (is_document(path) or unpacked_name(path.name.lower()).endswith(NO_LINES) or path.name.lower().endswith(archives.SUFFIXES))
 
 
 def stem_of(path: PurePosixPath) -> str:
     """Return the name of a table without its suffix, unless that is a split, as in `trec.train`."""
-    known = suffix_of(Path(path))
-    if known:
+    if known := named_suffix(path):
         return path.name[: path.name.lower().rindex(known)]
     return path.name if path.suffix[1:].lower() in SPLIT_NAMES else path.stem

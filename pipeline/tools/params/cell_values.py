@@ -14,7 +14,7 @@ from pipeline.core.tokenizer_description import NUM_SPECIAL
 from pipeline.prepare.inputs import tokens
 from pipeline.prepare.inputs.pairs import PairSettings
 from pipeline.prepare.inputs.text import TextSettings
-from pipeline.prepare.reading import tables
+from pipeline.prepare.reading import table_formats
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.formats import Formats
 from pipeline.prepare.reading.formats import read as read_cells
@@ -127,7 +127,7 @@ def vocabulary_values(given: Mapping[str, Any], texts: Sequence[str]) -> tuple[d
 
 def quoted(settings: Any, texts: Sequence[str]) -> list[str]:
     """Return a line about texts of a `.tsv` in quotes, as pandas writes them, if most are."""
-    tsv = sorted(path for paths in settings.tables().values() for path in paths if tables.suffix_of(path) == ".tsv")
+    tsv = sorted(path for paths in settings.tables().values() for path in paths if table_formats.suffix_of(path) == ".tsv")
     if not tsv or 2 * sum(len(text) > 1 and text.startswith('"') and text.endswith('"') for text in texts) < len(texts):
         return []
     remedy = f"rename {tsv[0]} to {tsv[0].with_suffix('.csv')}, where they are read"
@@ -226,6 +226,11 @@ def are_strings(values: Sequence[Any]) -> bool:
     return is_varied(values) and have_words(filled(values))
 
 
+def are_words(values: Sequence[Any]) -> bool:
+    """Return True for strings that are no numbers, such as texts, names, or words that recur."""
+    return all(isinstance(value, str) for value in filled(values)) and numbers(values) is None
+
+
 def is_varied(values: Sequence[Any]) -> bool:
     """Return True for strings, most of them different, that are no names of images."""
     known = filled(values)
@@ -241,6 +246,12 @@ def recurs(values: Sequence[Any]) -> bool:
     words = sum(map(num_words, known)) / len(known)
     num_runs = 1 + sum(one != other for one, other in pairwise(known))
     return words >= PHRASE or (num_runs <= 1.05 * different and (words >= 2 or different > MANY))
+
+
+def are_objects(values: Sequence[Any]) -> bool:
+    """Return True for objects of JSON, or lists of them."""
+    known = filled(values)
+    return bool(known) and all(isinstance(each, dict) for value in known for each in (value if isinstance(value, list) else [value]))
 
 
 def is_mark(values: Sequence[Any]) -> bool:

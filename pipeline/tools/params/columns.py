@@ -12,7 +12,7 @@ from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import SIMILARITY
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import parquet, tables
+from pipeline.prepare.reading import parquet, table_formats
 from pipeline.prepare.reading.class_folders import is_certain, split_of_value
 from pipeline.prepare.reading.labels import labels_of_cell
 from pipeline.prepare.reading.listed_images import candidates
@@ -204,7 +204,9 @@ def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     taken = (split, given.get("text_column"), given.get("target_column"))
     found = strings or [name for name in table.where(cell_values.are_strings) if name != split]
     filled = table.where(lambda values: bool(cell_values.filled(values)))
-    others = [name for name in found if name not in taken] or [name for name in filled if name not in taken]
+    others = [name for name in found if name not in taken]
+    if len(others) + ("text_column" in given) + ("target_column" in given) < 2:
+        others = [name for name in filled if name not in taken]
     if not is_wanted and sources:
         [source], [target] = sources, [name for name in strings if name not in sources]
         values = table.columns[source]
@@ -214,7 +216,7 @@ def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
         raise Question(path, f"{several}: {pairs}; if they are classes, add {classes}")
     if "target_column" not in given and others:
         classes = "" if label_columns(table) or list_columns(table) else f"no column has classes{without_values(table)}, but "
-        texts = f"{classes}{len(found)} {'have' if classes else 'columns have'} texts: to train a model that reads the text of one column and writes that of another"
+        texts = f"{classes}{len(others)} {'have' if classes else 'columns have'} texts: to train a model that reads the text of one column and writes that of another"
         which = ways("target_column", others)
         if "text_column" not in given and len(others) > 2:
             others.sort(key=lambda name: not cell_values.is_text(table.columns[name]))  # such as ids
@@ -254,7 +256,7 @@ def with_references(table: Table, strings: Sequence[Name]) -> list[Name]:
 
 def of_numbers(path: Path, table: Table, found: Sequence[Name]) -> str:
     """Return the advice for a file of text whose first line may be texts, because a name of the columns `found` has several words; else ""."""
-    if tables.suffix_of(path) in (*tables.JSON_LINES, ".json", parquet.SUFFIX) or not any(
+    if table_formats.suffix_of(path) in (*table_formats.JSON_LINES, ".json", parquet.SUFFIX) or not any(
         cell_values.num_words(str(name)) > 1 for name in found
     ):
         return ""
@@ -308,6 +310,8 @@ def chosen(path: Path, table: Table, key: str, given: Given, found: Sequence[Nam
     if found:
         words = " or ".join(described(name, table.columns.get(name, ()), key) for name in found[:MOST_LISTED])
         raise Question(path, f"{len(found)} columns may hold {WORDS[key]}: add {words}{hint(table, key, found)}")
+    if nested := table.where(cell_values.are_objects):
+        raise Refusal(f"data={path}: the column {shown(nested[0], 60)} has objects, which no source reads: write a row for each of them")
     varied = sorted(names, key=lambda name: -len({*map(str, table.columns.get(name, ()))}))
     offered = " or ".join(f"{assignment(key, name)} ({kind(table, name)})" for name in varied[:MOST_OFFERED])
     remedy = (
@@ -321,8 +325,7 @@ def chosen(path: Path, table: Table, key: str, given: Given, found: Sequence[Nam
 def hint(table: Table, key: str, found: Sequence[Name]) -> str:
     """Return what else the columns `found`, which fit `key`, may mean; or ""."""
     if key == "text_column":
-        pairs = f"; if these are pairs of texts, name the column to write instead, such as source=text_pairs {assignment('target_column', found[-1])}"
-        return f"{pairs}; to classify two texts together, join them in one column first"
+        return "; to classify two texts together, join them in one column first"
     marks = [name for name in found if key == "label_column" and cell_values.is_mark(table.columns[name])]
     sentence = ""
     if marks and isinstance(marks[0], str) and are_exclusive(table, marks):

@@ -109,7 +109,13 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
         finding = look(root, given)
     except NotDecoded as error:
         words = [word for word in (f"data={root}", *assignments) if not word.startswith("source.encoding=")]
-        raise Refusal(error.advising(f"python -m pipeline set {shlex.join(words)} source.encoding=")) from None
+        otherwise = "; if other files have another encoding, save this one as theirs" * root.is_dir()
+        if name := next(iter(error.readings), None):
+            try:
+                look(root, {**given, "encoding": name})
+            except Refusal as next_question:
+                otherwise += f"; what is asked next is, with {name}: {next_question}"
+        raise Refusal(error.advising(f"python -m pipeline set {shlex.join(words)} source.encoding=") + otherwise) from None
     for line in finding.lines:
         print(f"set: {line}")
     assignments = with_pretrained(assignments, f"source: {{name: {finding.source['name']}}}", finding.texts)

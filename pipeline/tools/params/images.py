@@ -18,7 +18,7 @@ from pipeline.core.raw_dataset import TEST, TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.inputs.image_files import ImageFileSettings
-from pipeline.prepare.reading import archives, class_folders, tables
+from pipeline.prepare.reading import archives, class_folders, table_formats
 from pipeline.prepare.reading.class_folders import ClassFolders, split_in, split_of_folder, splits_among, visible_parts
 from pipeline.prepare.reading.images import is_deep, white_point
 from pipeline.prepare.reading.listed_images import images_by_stem
@@ -114,7 +114,7 @@ def as_image_table(root: Path, given: Given) -> Values | None:
     names = visible_files(root)
     kinds = set(map(kind_of, names))
     if not root.is_dir():
-        if tables.suffix_of(root):
+        if table_formats.suffix_of(root):
             return of_single_table(root, given)
         if {"image", "table"} <= kinds:
             before, folder = archives.unpacked(root)
@@ -141,7 +141,7 @@ def folder_tables(root: Path, names: Sequence[str], given: Given) -> list[Option
     options: dict[Path | None, Sequence[Path]] = {None: of_splits[TRAIN]} if TRAIN in of_splits else {}
     several = {path for paths in of_splits.values() for path in paths}
     for path in [root / name for name in names if "table" not in given and not is_submission(name)]:
-        may_list = path.parent == root and kind_of(path.name) == "text" and not tables.is_document(path)
+        may_list = path.parent == root and kind_of(path.name) == "text" and not table_formats.is_document(path)
         if path not in several and (kind_of(path.name) == "table" or (may_list and begin_with_images([path], given))):
             options[path.relative_to(root)] = [path]
     return [({"root": root, "table": table}, paths) for table, paths in options.items()]
@@ -204,7 +204,7 @@ def class_layout(root: Path, fits: Callable[[str], bool]) -> ClassFolders | None
     if not root.is_dir() and not root.name.lower().endswith(archives.SUFFIXES):
         return None
     listing = archives.open_tree(root).listing()
-    files = [name for name in listing.files if visible_parts(name) and not tables.is_document(name)]
+    files = [name for name in listing.files if visible_parts(name) and not table_formats.is_document(name)]
     if not any("/" in name and fits(name) for name in files):
         return None
     return class_folders.find_classes(listing, str(root))

@@ -19,7 +19,7 @@ from pipeline.prepare.params import PrepareParams
 from pipeline.tools import training_time
 from pipeline.tools.params.cell_values import IDEOGRAPHS, share
 from pipeline.tools.params.commented_yaml import on_one_line
-from pipeline.tools.params.data import Finding
+from pipeline.tools.params.findings import Finding
 from pipeline.tools.params.images import LARGE
 from pipeline.train.params import TrainParams
 

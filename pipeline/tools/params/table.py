@@ -1,8 +1,10 @@
 """Reads a table to look at: up to MOST_ROWS of its rows, whether its first line has names, which of several is meant, and what only the user can say."""
 
+import os.path
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatch
 from functools import lru_cache
 from glob import escape
 from pathlib import Path, PurePosixPath
@@ -12,10 +14,10 @@ from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.registry import USUAL_TASKS
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import parquet, streams, tables
+from pipeline.prepare.reading import parquet, streams, table_formats, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, words
 from pipeline.prepare.reading.streams import looking
-from pipeline.prepare.reading.tables import SeveralSets, find_tables, visible_files
+from pipeline.prepare.reading.tables import SeveralSets, find_tables, tables_in
 from pipeline.tools.params.cell_values import are_image_names, filled, is_label, is_text, num_words, numbers, sampled
 from pipeline.tools.params.commented_yaml import on_one_line
 
@@ -109,7 +111,7 @@ def looked(path: Path, encoding: str, changed_ns: int) -> list[Any]:  # noqa: AR
 
 
 def read_part(path: Path, encoding: str, given: Given) -> Table:
-    if tables.suffix_of(path) == parquet.SUFFIX:
+    if table_formats.suffix_of(path) == parquet.SUFFIX:
         return read_parquet(path)
     found = looked(path, encoding, path.stat().st_mtime_ns) if path.is_file() else tables.look(path, encoding=encoding)
     if any(isinstance(fields, dict) for fields in found):
@@ -215,7 +217,7 @@ Attempt = Callable[[Path, Table, Given], Values | None]
 def kind_of(name: str) -> str:
     """Return the kind of a file: `image`, `table`, `text`, `array` or `other`."""
     suffixes = {"image": IMAGE_SUFFIXES, "text": TEXT_SUFFIXES, "array": (".npy", ".npz")}
-    if tables.suffix_of(Path(name)):
+    if table_formats.suffix_of(Path(name)):
         return "table"
     return next((kind for kind, several in suffixes.items() if name.lower().endswith(several)), "other")
 
@@ -232,31 +234,51 @@ def attempted(root: Path, options: Sequence[Option], given: Given, attempt: Atte
     """
     if len(options) > MOST_TABLES:
         raise Refusal(f"data={root}: has {len(options)} tables: write as data=PATH the one to read, or call it train")
-    answers, questions, refusals, headers = dict[str, Values | None](), list[Question](), list[Refusal](), set[tuple[Name, ...]]()
+    answers, questions, refusals = dict[str, Values | None](), list[Question](), list[Refusal]()
+    fitting = dict[Path, Table]()
     for chosen, paths in options:
+        table = Table({})
         try:
             table = Table.read(*paths, encoding=encoding_of(given), given=given)
-            headers.add(tuple(table.columns))
             if (values := attempt(paths[0], table, given)) is not None:
                 answers[chooses(chosen, paths)] = {**chosen, **values}
+                fitting[paths[0]] = table
         except Question as error:
             answers[chooses(chosen, paths)] = None
+            fitting[paths[0]] = table
             questions.append(error)
         except Refusal as error:
             refusals.append(error)
     if len(answers) > 1:
-        asked = defaultdict[str, list[str]](list)
-        for question in questions:
-            for each in question.questions:
-                asked[each].append(question.path.name)
         which = f"{len(answers)} tables {why}: {'add' if 'table' in options[0][0] else 'write'} {' or '.join(answers)}"
-        details = [each if len(names) == len(answers) else f"in {shown(', '.join(names))}, {each}" for each, names in asked.items()]
-        joined = "; if each has the rows of one class, join them into one table, with a column of the classes" * (len(headers) == 1)
-        *first, last = (which, *details)
-        raise Question(root, *first, last + joined)
+        raise which_of(root, which, questions, fitting, given)
     if questions or (refusals and not answers):
         raise (*questions, *refusals)[0]
     return next(iter(answers.values()), None)
+
+
+def which_of(root: Path, which: str, questions: Sequence[Question], found: Mapping[Path, Table], given: Given) -> Question:
+    """Return the question `which` of the tables `found` to read, with the questions about each of them, and what to do with all together."""
+    asked = defaultdict[str, list[str]](list)
+    for question in questions:
+        for each in question.questions:
+            asked[each].append(question.path.name)
+    details = [each if len(names) == len(found) else f"in {shown(', '.join(names))}, {each}" for each, names in asked.items()]
+    are_alike = len({tuple(table.columns) for table in found.values()}) == 1
+    if are_alike and "table" not in given and (pattern := pattern_of(root, [*found])):
+        which += f" or, to read all as one table, {assignment('table', pattern)}"
+    *first, last = (which, *details)
+    joined = "; if each has the rows of one class, join them into one table, with a column of the classes" * are_alike
+    return Question(root, *first, last + joined)
+
+
+def pattern_of(root: Path, paths: Sequence[Path]) -> str:
+    """Return a pattern for the names of these files in the folder `root`, or "" if it matches others, too, or if they are not directly there."""
+    names = [path.name for path in paths]
+    first, last = (os.path.commonprefix(some) for some in (names, [name[::-1] for name in names]))  # noqa: RUF071  # of characters
+    pattern = f"{escape(first)}*{escape(last[::-1])}"
+    matching = [path for path in root.iterdir() if fnmatch(path.name, pattern)] if root.is_dir() else []
+    return pattern if sorted(matching) == sorted(paths) else ""
 
 
 def is_submission(name: str) -> bool:
@@ -283,5 +305,5 @@ def train_tables(root: Path, given: Given) -> tuple[list[Option], bool]:
         return [({"root": root, "table": escape(str(paths[0].relative_to(root)))}, paths) for paths in error.sets], True
     if of_splits:
         return [({"root": root}, of_splits[TRAIN])], True
-    names = [name for name in visible_files(root) if kind_of(name) == "table" and not is_submission(name)]
+    names = [str(path) for path in tables_in(root, given.get("table")) if not is_submission(path.name)]
     return [({"root": root / name} if root.is_dir() else {"root": root, "table": escape(name)}, [root / name]) for name in names], False

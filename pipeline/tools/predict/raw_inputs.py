@@ -20,7 +20,7 @@ from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
 from pipeline.core.untrusted import reason, shown
-from pipeline.prepare.reading import archives, parquet, streams, tables
+from pipeline.prepare.reading import archives, parquet, streams, table_formats, tables
 from pipeline.prepare.reading.arrayfile import ArrayFile
 from pipeline.prepare.reading.arrow_cells import Cells
 from pipeline.prepare.reading.class_folders import visible_parts
@@ -40,7 +40,7 @@ BLOCK_BYTES = 1 << 20
 MOST_ROWS, MOST_TEXTS = 65_536, 1024
 """Rows of a table that are read at once: a text may take 65,536 tokens."""
 MOST_NAMED = 8
-NO_TABLE = f"is no table, which {KEEP} and a model of rows need: give a file whose name ends in {', '.join(tables.FORMATS)}"
+NO_TABLE = f"is no table, which {KEEP} and a model of rows need: give a file whose name ends in {', '.join(table_formats.FORMATS)}"
 NUMPY_START, ZIP_STARTS = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06")
 TAR_MARK = slice(257, 262)
 """The bytes of a tar archive that contain the word `ustar`."""
@@ -117,7 +117,7 @@ class RawInputs:
         with suppress(OSError, ValueError):  # such as a name that is too long
             if path.is_dir():
                 return "tree"
-            if tables.suffix_of(path):
+            if table_formats.suffix_of(path):
                 return "table"
             if path != STREAM and path.is_file() and os.access(path, os.R_OK):  # from a pipe or a device, reading might never end
                 with path.open("rb") as file:
@@ -186,7 +186,7 @@ class RawInputs:
             raise Refusal(f"is packed, but called neither a table nor one of {', '.join(archives.SUFFIXES)}: save it as .csv, or rename it")
         tree, prefix, in_tables, alone = archives.open_tree(path), f"{name.rstrip('/')}/", list[str](), list[str]()
         for each in filter(visible_parts, tree.listing().files):
-            suffix = tables.suffix_of(Path(each))
+            suffix = table_formats.suffix_of(Path(each))
             if suffix and (has_tables or (is_folder and suffix == parquet.SUFFIX)):
                 in_tables.append(each)
             elif suffix or isinstance(self.reader, RowReader):
@@ -196,7 +196,7 @@ class RawInputs:
         if not in_tables and not alone:
             raise Refusal("has no files that this model reads")
         for each in in_tables:
-            if not is_folder and tables.suffix_of(Path(each)) == parquet.SUFFIX:
+            if not is_folder and table_formats.suffix_of(Path(each)) == parquet.SUFFIX:
                 yield prefix + each, Refusal("is a Parquet file in an archive, which is read only from a folder: unpack the archive")
                 continue
             yield from without_failure(prefix + each, path / each, partial(self.table, prefix + each, path / each))
@@ -239,7 +239,7 @@ class RawInputs:
         """Yield the inputs in the files that a table lists in the column, by their paths, or holds, called `name:ROW`."""
         column = self.column.chosen(path)
         tree: Tree
-        if tables.suffix_of(path) == parquet.SUFFIX and parquet.holds_images(path, str(column)):
+        if table_formats.suffix_of(path) == parquet.SUFFIX and parquet.holds_images(path, str(column)):
             tree, prefix = ParquetImages(path, str(column)), f"{name}:"
             found = tree.listing().files
         else:
@@ -288,7 +288,7 @@ def parts(blocks: Iterable[Block], size: int) -> Iterator[Block]:
 
 def stored_types(path: Path) -> dict[str, Any]:
     """Return the Arrow types of the columns of a Parquet file; none for other tables, which store texts."""
-    if tables.suffix_of(path) != parquet.SUFFIX:
+    if table_formats.suffix_of(path) != parquet.SUFFIX:
         return {}
     with parquet.opened(path) as file:
         return {field.name: field.type for field in file.schema_arrow}

@@ -186,7 +186,10 @@ def test_where_two_readings_are_possible_it_asks_for_the_key_that_decides(refuse
 def test_two_columns_of_texts_beside_labels_may_be_pairs(refused: Refused) -> None:
     csv("data/two.csv", [row | {"title": row["about"][::-1]} for row in rows()])
     [message] = refused("set", "data=data/two.csv")
-    assert "if these are pairs of texts, name the column to write instead, such as source=text_pairs source.target_column=title" in message
+    assert (
+        "or 3 columns have texts: to train a model that reads the text of one column and writes that of another, add source.text_column="
+        in message
+    )
     found = source("data=data/two.csv", "source.target_column=title", "source.text_column=about")
     assert (found["name"], found["text_column"]) == ("text_pairs", "about")
 
