@@ -251,22 +251,26 @@ def attempted(root: Path, options: Sequence[Option], given: Given, attempt: Atte
             refusals.append(error)
     if len(answers) > 1:
         which = f"{len(answers)} tables {why}: {'add' if 'table' in options[0][0] else 'write'} {' or '.join(answers)}"
-        raise which_of(root, which, questions, fitting, given)
+        if (
+            "table" not in options[0][0]
+            and len({tuple(table.columns) for table in fitting.values()}) == 1
+            and (pattern := pattern_of(root, [*fitting]))
+        ):
+            which += f" or {assignment('table', pattern)} to read all as one"
+        raise which_of(root, which, questions, fitting)
     if questions or (refusals and not answers):
         raise (*questions, *refusals)[0]
     return next(iter(answers.values()), None)
 
 
-def which_of(root: Path, which: str, questions: Sequence[Question], found: Mapping[Path, Table], given: Given) -> Question:
-    """Return the question `which` of the tables `found` to read, with the questions about each of them, and what to do with all together."""
+def which_of(root: Path, which: str, questions: Sequence[Question], found: Mapping[Path, Table]) -> Question:
+    """Return the question `which` of the tables `found` to read, with the questions about each of them."""
     asked = defaultdict[str, list[str]](list)
     for question in questions:
         for each in question.questions:
             asked[each].append(question.path.name)
     details = [each if len(names) == len(found) else f"in {shown(', '.join(names))}, {each}" for each, names in asked.items()]
     are_alike = len({tuple(table.columns) for table in found.values()}) == 1
-    if are_alike and "table" not in given and (pattern := pattern_of(root, [*found])):
-        which += f" or, to read all as one table, {assignment('table', pattern)}"
     *first, last = (which, *details)
     joined = "; if each has the rows of one class, join them into one table, with a column of the classes" * are_alike
     return Question(root, *first, last + joined)

@@ -427,8 +427,8 @@ LAYOUTS: dict[str, Files] = {
     },
     "`a.txt` with `text\\|label` in each line": {"a.txt": "".join(f"{text(n)}|{LABELS[n % 2]}\n" for n in NUMBERS).encode()},
     "`a.txt` with `text@label` in each line": {"a.txt": "".join(f"{text(n)}@{LABELS[n % 2]}\n" for n in NUMBERS).encode()},
-    "`a.txt` with a number, a text, `cat` and a fraction, with tabs between them": {
-        "a.txt": "".join(f"{n}\t{text(n)}\tcat\t0.{n}\n" for n in range(40)).encode()
+    "`cat.txt`, `dog.txt` with a number, a text, a word and a fraction, with tabs between them": {
+        f"{word}.txt": "".join(f"{n}\t{text(n)}\t{word}\t0.{n}\n" for n in range(40)).encode() for word in ("cat", "dog")
     },
     "`train.txt`, `test.txt` with an object of JSON in each line": {
         f"{split}.txt": "".join(json.dumps({"text": text(n), "label": LABELS[n % 2]}) + "\n" for n in NUMBERS).encode()
@@ -550,11 +550,18 @@ def followed(path: str, printed: str) -> list[list[str]]:
         assert recipe
         exec(recipe[1].replace("data/raw/pets/images", "data/x/train").replace("*.jpg", "*.png"), {})  # noqa: S102  # the docs' own
         return [["data=data/x/train"]]
+    if joined := re.search(r"`(paste [^`]+)`", printed):
+        subprocess.run(["bash", "-c", joined[1]], check=True)  # which the message is for
+        return [[f"data={path}", "source.label_column=3"]]
     if named_encoding := re.search(r"`python -m pipeline set (\S+ source.encoding=)\w+`", printed):
         return [[*shlex.split(f"{named_encoding[1]}{name}")] for name in re.findall(r'(\w+)` for "', printed)]
     if "train_text.txt beside" in printed:
         Path("data/x/train_text.txt").write_bytes(LINES)
         Path(path).rename("data/x/train_labels.txt")
         return [["data=data/x"]]
-    questions = [[shlex.split(word)[0] for word in ADDED.findall(question)] for question in printed.split("; and ")]
-    return [[*words] if words[0].startswith("data=") else [f"data={path}", *words] for words in product(*questions) if words]
+    answers = list[list[str]]()
+    for either in printed.split("; or "):
+        questions = [[shlex.split(word)[0] for word in ADDED.findall(question)] for question in either.split("; and ")]
+        several = (words for words in product(*questions) if words)
+        answers += [[*words] if words[0].startswith("data=") else [f"data={path}", *words] for words in several]
+    return answers
