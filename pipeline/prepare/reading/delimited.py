@@ -269,21 +269,20 @@ def numbers_in(rows: Sequence[Sequence[str]]) -> list[tuple[bool, ...]]:
 
 
 def are_equal(file: IO[bytes], separator: str, *, quoted: bool) -> bool:
-    """Return True if all rows of an open file in an encoding that extends ASCII have equally many fields, in quotes or not. It is read from its beginning."""
-    file.seek(0)
-    text = io.TextIOWrapper(file, "latin-1", newline="")
+    """Return True if all rows of an open file in an encoding that extends ASCII have equally many fields, in quotes or not."""
+    csv.field_size_limit(LONGEST_FIELD)
+    lines = io.TextIOWrapper(file, "latin-1", newline="")
     try:
-        counts = (
-            (len(fields) for fields in csv.reader(text, delimiter=separator, strict=True) if any(fields))
-            if quoted
-            else (line.count(separator) for line in text if line.strip("\r\n\t"))
-        )
+        if quoted:
+            counts = (len(fields) for fields in csv.reader(lines, delimiter=separator, strict=True) if any(fields))
+        else:
+            counts = (line.count(separator) for line in lines if line.strip(f"\r\n{separator}"))
         first = next(counts, 0)
         return all(count == first for count in counts)
     except csv.Error:
         return False
     finally:
-        text.detach()
+        lines.detach()
 
 
 def num_fields(text: str) -> int:

@@ -47,13 +47,22 @@ def format_of_tsv(path: Path, version: archives.Version) -> str:  # noqa: ARG001
     """Return `.csv` if a file called `.tsv` can only be read with fields in quotes: if its lines have different numbers of tabs, but its rows have
     equally many fields; else `.tsv`.
     """
-    with suppress(Refusal), streams.readable(path) as file:
-        has_quotes = any(
-            b'\t"' in block or b'\n"' in block or block.startswith(b'"') for block in iter(partial(file.read, streams.BLOCK_BYTES), b"")
-        )
-        if has_quotes and not delimited.are_equal(file, "\t", quoted=False) and delimited.are_equal(file, "\t", quoted=True):
+    with suppress(Refusal):  # as reading it will say, too
+        if has_quotes(path) and not has_equal_rows(path, quoted=False) and has_equal_rows(path, quoted=True):
             return ".csv"
     return ".tsv"
+
+
+def has_quotes(path: Path) -> bool:
+    """Return True if a field between tabs may begin with a quote."""
+    with streams.readable(path) as file:
+        blocks = iter(partial(file.read, streams.BLOCK_BYTES), b"")
+        return any(b'\t"' in block or b'\n"' in block or block.startswith(b'"') for block in blocks)
+
+
+def has_equal_rows(path: Path, *, quoted: bool) -> bool:
+    with streams.readable(path) as file:
+        return delimited.are_equal(file, "\t", quoted=quoted)
 
 
 @lru_cache(2**12)
@@ -69,15 +78,17 @@ def format_of_content(path: Path, version: archives.Version) -> str:  # noqa: AR
     except Refusal:  # as reading it will say, too
         return ""
     text = start.decode(streams.marked(start) or "latin-1", "replace")  # in any encoding, separators and digits are ASCII
+    if "\0" in text:
+        return ""
     lines = [line for line in text.split("\n")[: -1 if len(start) > streams.SAMPLED_BYTES else None] if line.strip()]
     if len(lines) > 1 and all(line.lstrip().startswith("{") and json_rows.is_nested(line) for line in lines):
         return ".jsonl"
     tabs = {line.count("\t") for line in lines}
     is_long = len(lines) >= FEWEST_LINES
     if is_long and len(tabs) == 1 and tabs.pop() + 1 >= FEWEST_FIELDS:
-        return ".csv" if '\t"' in text or text.startswith('"') else ".tsv"
+        return ".csv" if '"' in text and delimited.is_regular("\n".join(lines), "\t") else ".tsv"
     are_fields = delimited.holds_numbers(text) or (is_long and delimited.num_fields(text) >= FEWEST_FIELDS)
-    return ".csv" if are_fields and "\0" not in text else ""
+    return ".csv" if are_fields else ""
 
 
 def is_document(name: str | PurePath) -> bool:

@@ -318,7 +318,7 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
 
 def tables_in(root: Path, table: str | None = None) -> list[PurePosixPath]:
     """Return the tables in a folder or archive: the files that are called so or, in a folder without such files and without images or arrays, those that
-    are tables by their content. So are files whose names match the pattern `table`.
+    are tables by their content. With the pattern `table`, both count, and these also where their names match it.
     """
     files = [PurePosixPath(name) for name in visible_files(root)]
     found = [path for path in files if named_suffix(path)]
@@ -326,10 +326,10 @@ def tables_in(root: Path, table: str | None = None) -> list[PurePosixPath]:
         return found or [path for path in files if path.name == root.name and suffix_of(root)]
     if table is None and (found or any(path.name.lower().endswith((*IMAGE_SUFFIXES, ".npy", ".npz")) for path in files)):
         return found
-    if table is None:
-        others = [path for path in files if all(map(split_of_folder, path.parts[:-1]))]
-        return [path for path in others if suffix_of(root / path)] if len(others) <= MOST_FILES else []
-    return found + [path for path in files if path not in found and fnmatch(str(path), table) and suffix_of(root / path)]
+    of_splits = [path for path in files if all(map(split_of_folder, path.parts[:-1]))]
+    chosen = {*of_splits} if len(of_splits) <= MOST_FILES else set()
+    chosen |= {path for path in files if table is not None and fnmatch(str(path), table)}
+    return found + [path for path in files if path in chosen and path not in found and suffix_of(root / path)]
 
 
 def by_name(candidates: Iterable[PurePosixPath]) -> dict[tuple[str, ...], dict[str, list[PurePosixPath]]]:

@@ -428,7 +428,8 @@ LAYOUTS: dict[str, Files] = {
     "`a.txt` with `text\\|label` in each line": {"a.txt": "".join(f"{text(n)}|{LABELS[n % 2]}\n" for n in NUMBERS).encode()},
     "`a.txt` with `text@label` in each line": {"a.txt": "".join(f"{text(n)}@{LABELS[n % 2]}\n" for n in NUMBERS).encode()},
     "`cat.txt`, `dog.txt` with a number, a text, a word and a fraction, with tabs between them": {
-        f"{word}.txt": "".join(f"{n}\t{text(n)}\t{word}\t0.{n}\n" for n in range(40)).encode() for word in ("cat", "dog")
+        f"{word}.txt": "".join(f"{start + n}\t{text(start + n)}\t{word}\t0.{n}\n" for n in range(40)).encode()
+        for start, word in ((0, "cat"), (40, "dog"))
     },
     "`train.txt`, `test.txt` with an object of JSON in each line": {
         f"{split}.txt": "".join(json.dumps({"text": text(n), "label": LABELS[n % 2]}) + "\n" for n in NUMBERS).encode()

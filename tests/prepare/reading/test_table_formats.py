@@ -1,0 +1,81 @@
+"""The format of a table: by its name, or by its first lines."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.refusal import Refusal
+from pipeline.prepare.reading.table_formats import suffix_of
+from pipeline.prepare.reading.tables import SeveralSets, find_tables, tables_in
+from tests.prepare.reading.test_tables import read
+from tests.sources.rows import packed
+
+TABBED = "".join(f"{n}\ta {'good' if n % 2 else 'bad'} day, no {n}\t0.{n}\n" for n in range(20))
+FORMATS: dict[str, tuple[str, str, str]] = {
+    "by its name": ("a.CSV.gz", "whatever", ".csv"),
+    "objects of JSON": ("a.txt", '{"a": 1}\n\n{"a": 2}\n', ".jsonl"),
+    "lists of JSON": ("a.txt", "[1]\n[2]\n", ""),
+    "lines of code": ("a.txt", "{ x }\n{ y }\n", ""),
+    "mostly numbers": ("a.txt", "  1.5 2\n 3.5 4\n", ".csv"),
+    "fields with tabs": ("a.trn", TABBED, ".tsv"),
+    "fields in quotes": ("a.txt", TABBED.replace("\ta", '\t"a').replace("\t0", '"\t0'), ".csv"),
+    "quotes within fields": ("a.txt", TABBED.replace("\ta", '\t"a" a'), ".tsv"),
+    "few lines": ("a.txt", TABBED.partition("19\t")[0], ""),
+    "two fields": ("a.txt", "".join(f"{label}\ta day\n" for label in "ab" * 20), ""),
+    "commas": ("a", 'name,"a, b",c\n' + "Ann,fine,x\n" * 20, ".csv"),
+    "verse with commas": ("a.txt", "Tyger, Tyger, burning bright\n" * 20 + "In the forests of the night\n", ""),
+    "a readme": ("README.txt", TABBED, ""),
+    "no file of text": ("a.pdf", TABBED, ""),
+    "zeros": ("a.bin", "\0" * 50 + TABBED, ""),
+    "a line break in quotes": ("a.tsv", 'a\tb\n1\t"two\nlines"\n', ".csv"),
+    "a packed TSV": ("a.tsv.zst", 'a\tb\n1\t"two\nlines"\n', ".csv"),
+    "quotes in a text": ("a.tsv", 'a\tb\n1\t"fine", he said\n2\t"\n', ".tsv"),
+    "faults beside quotes": ("a.tsv", 'a\tb\n1\t"fine"\n2\n', ".tsv"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "suffix"), FORMATS.values(), ids=FORMATS)
+def test_a_name_or_else_the_content_tells_the_format(tmp_path: Path, name: str, content: str, suffix: str) -> None:
+    assert suffix_of(packed(tmp_path / name, content.encode())) == suffix
+
+
+def test_a_change_of_the_content_changes_the_format(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("1 2\n3 4\n")
+    assert suffix_of(path) == ".csv"
+    path.write_text("one day\nanother one\n")
+    assert suffix_of(path) == ""
+
+
+def test_the_cells_are_those_of_a_file_that_is_called_like_its_format(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(gzip.compress(b""))
+    for name in ("a.txt", "b.tsv"):
+        (tmp_path / name).write_text(TABBED)
+    assert read(tmp_path / "a.txt", 1, 2, 3) == read(tmp_path / "b.tsv", 1, 2, 3)
+    (tmp_path / "c.tsv").write_text('a\tb\n1\t"two\nlines"\n2\tx\n')
+    assert read(tmp_path / "c.tsv", "b", "a") == [(2, "two\nlines", "1"), (4, "x", "2")]
+
+
+def test_content_counts_only_in_a_folder_without_files_that_are_called_tables(tmp_path: Path) -> None:
+    for name in ("train.txt", "dev.txt", "notes.md", "more/train.txt"):
+        packed(tmp_path / name, (TABBED if name.endswith("txt") else "A note\n").encode())
+    assert sorted(map(str, tables_in(tmp_path))) == ["dev.txt", "train.txt"]
+    assert find_tables(tmp_path) == {"train": [tmp_path / "train.txt"], "valid": [tmp_path / "dev.txt"]}
+    packed(tmp_path / "train.csv", b"a,b\n1,2\n")
+    assert find_tables(tmp_path) == {"train": [tmp_path / "train.csv"]}
+    assert find_tables(tmp_path, "train.txt") == {"train": [tmp_path / "train.txt"], "valid": [tmp_path / "dev.txt"]}
+
+
+def test_equal_names_with_other_suffixes_are_sets_of_their_own(tmp_path: Path) -> None:
+    for name in ("train.csv", "train.tsv", "test.tsv", "valid.jsonl"):
+        packed(tmp_path / name, b"a\n1\n")
+    with pytest.raises(SeveralSets, match=r"has 2 tables of train: keep one, or add source.table=train.csv or source.table=train.tsv"):
+        find_tables(tmp_path)
+    assert find_tables(tmp_path, "train.tsv") == {"train": [tmp_path / "train.tsv"], "test": [tmp_path / "test.tsv"]}
+
+
+def test_a_tsv_that_neither_way_can_be_read_names_the_line(tmp_path: Path) -> None:
+    path = packed(tmp_path / "a.tsv", b'a\tb\n1\t"fine"\n2\n')
+    with pytest.raises(Refusal, match=r"a.tsv:3: has 1 column, but line 1 has 2"):
+        read(path, "a")
