@@ -144,6 +144,8 @@ FEWEST_SOURCES, MOST_REFERENCES = 10, 20
 """Source texts with several references: so many at least, and at most so many references for each on average."""
 PHRASE, MANY = 3, 100
 """Names of classes have fewer words, and if they have one, there are fewer of them."""
+MOST_OF_FORMAT = 7
+"""A date, or a number with a unit, has no more words."""
 LETTER = re.compile(r"[^\W\d_]|[^\x00-\x7f]")
 QUANTITY = re.compile(r"\W*\d[\d.,]*\s?[^\W\d_]{1,3}\W*")
 """A number with a unit, such as `512 kg`."""
@@ -164,7 +166,8 @@ def is_text(values: Sequence[Any]) -> bool:
     texts = [value for value in values if isinstance(value, str) and value.strip()]
     if len(texts) <= len(values) / 2 or are_image_names(texts) or not have_words(texts):
         return False
-    return sum(map(num_words, texts)) >= 2 * len(texts) and len(set(texts)) > len(texts) / 3 and not format_of(texts)
+    words = sum(map(num_words, texts)) / len(texts)
+    return words >= 2 and len(set(texts)) > len(texts) / 3 and (words > MOST_OF_FORMAT or not format_of(texts))
 
 
 def have_words(texts: Sequence[str]) -> bool:

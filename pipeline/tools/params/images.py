@@ -26,6 +26,7 @@ from pipeline.prepare.reading.tables import UnusableRows, find_tables, visible_f
 from pipeline.tools.params import cell_values, columns
 from pipeline.tools.params.table import (
     MOST_LISTED,
+    MOST_TABLES,
     Given,
     Name,
     Option,
@@ -140,8 +141,9 @@ def folder_tables(root: Path, names: Sequence[str], given: Given) -> list[Option
             of_splits = {split: paths for split, paths in of_lines.items() if begin_with_images(paths, given)}
     options: dict[Path | None, Sequence[Path]] = {None: of_splits[TRAIN]} if TRAIN in of_splits else {}
     several = {path for paths in of_splits.values() for path in paths}
+    num_texts = sum(kind_of(name) == "text" for name in names)
     for path in [root / name for name in names if "table" not in given and not is_submission(name)]:
-        may_list = path.parent == root and kind_of(path.name) == "text" and not table_formats.is_document(path)
+        may_list = path.parent == root and kind_of(path.name) == "text" and not table_formats.is_document(path) and num_texts <= MOST_TABLES
         if path not in several and (kind_of(path.name) == "table" or (may_list and begin_with_images([path], given))):
             options[path.relative_to(root)] = [path]
     return [({"root": root, "table": table}, paths) for table, paths in options.items()]

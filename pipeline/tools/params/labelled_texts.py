@@ -22,6 +22,7 @@ from pipeline.prepare.reading.tables import SeveralSets, find_tables, visible_fi
 from pipeline.tools.params import cell_values, columns
 from pipeline.tools.params.images import class_layout
 from pipeline.tools.params.table import (
+    MOST_FILES,
     MOST_LISTED,
     MOST_TABLES,
     TEXT_SUFFIXES,
@@ -147,10 +148,11 @@ def of_labelled_lines(root: Path, given: Given) -> Values | None:
         if any(labelled_lines(paths, encoding_of(given)) for paths in error.sets):
             raise
     if not of_splits and root.is_dir():
-        paths = list[Path]()
-        for path in [root / name for name in visible_files(root) if "/" not in name]:
-            with suppress(streams.NotDecoded, WrongLines):  # as it is no text, or one beside others
-                paths += [path] if labelled_lines([path], encoding_of(given)) else []
+        alone = [root / name for name in visible_files(root) if "/" not in name]
+        some = cell_values.sampled(alone, MOST_FILES)
+        paths = [path for path in some if has_labels(path, encoding_of(given))]
+        if paths and len(some) < len(alone):
+            paths = [path for path in alone if has_labels(path, encoding_of(given))]
         if len(paths) > 1:
             choices = filter(None, (pattern_of(root, paths), *(escape(path.name) for path in paths)))
             raise Question(root, f"{len(paths)} files have a label in each line: add {ways('table', choices)}")
@@ -171,6 +173,13 @@ def refuse_several_sets(root: Path, given: Given, labelled: Sequence[Path]) -> N
         beside = f"{shown(choices[0])} with a label in each line, and " if labelled else ""
         suffixes = f"{beside}{counted(len(sets), 'set')} of files whose suffixes may be classes"
         raise Question(root, f"has {suffixes}: add {ways('table', choices)}")
+
+
+def has_labels(path: Path, encoding: str) -> bool:
+    """Return True if the lines of a file have labels beside other fields; False also for a file that is no text, or has faulty lines."""
+    with suppress(streams.NotDecoded, WrongLines):
+        return labelled_lines([path], encoding)
+    return False
 
 
 def labelled_lines(paths: Sequence[Path], encoding: str) -> bool:
@@ -195,6 +204,8 @@ def of_class_files(root: Path, given: Given) -> Values | None:
     """
     found = line_files.class_files(visible_files(root), given.get("table"))
     if "name" not in given:
+        if len(found) > MOST_TABLES:  # files of a corpus, such as its chapters
+            return None
         otherwise = "" if any(map(split_in, found)) else "; if each file is a class, add source=text_classification"
         for name in found:
             refuse_fields(root / name, encoding_of(given), otherwise)

@@ -29,6 +29,7 @@ from pipeline.tools.params.labelled_texts import (
 )
 from pipeline.tools.params.table import (
     CLASSES,
+    MOST_FILES,
     MOST_LISTED,
     MOST_TABLES,
     REGRESSION,
@@ -229,7 +230,7 @@ def as_corpus(root: Path, given: Given) -> Values | None:
             return None
         if layout and len(layout.classes) > 1:
             return None
-    for path in [root / name for name in names] if root.is_dir() else [root]:
+    for path in cell_values.sampled([root / name for name in names], MOST_FILES) if root.is_dir() else [root]:
         table = Table.of_fields(path, encoding_of(given))
         if table is not None and columns.pair_columns(table, None):
             return None
