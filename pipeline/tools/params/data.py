@@ -233,7 +233,7 @@ def is_unlabelled(root: Path, name: str, encoding: str) -> bool:
         table = Table.read(root / name, encoding=encoding) if root.is_dir() else None
         return table is not None and not (columns.label_columns(table) or columns.list_columns(table))
     except Refusal:
-        return table_formats.suffix_of(Path(name)) == ".json"  # which is often no table
+        return table_formats.named_suffix(Path(name)) == ".json"  # which is often no table
 
 
 def wrong_values(given: Given) -> list[Problem]:

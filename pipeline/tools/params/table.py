@@ -219,7 +219,7 @@ Attempt = Callable[[Path, Table, Given], Values | None]
 def kind_of(name: str) -> str:
     """Return the kind of a file: `image`, `table`, `text`, `array` or `other`."""
     suffixes = {"image": IMAGE_SUFFIXES, "text": TEXT_SUFFIXES, "array": (".npy", ".npz")}
-    if table_formats.suffix_of(Path(name)):
+    if table_formats.named_suffix(Path(name)):
         return "table"
     return next((kind for kind, several in suffixes.items() if name.lower().endswith(several)), "other")
 
@@ -252,13 +252,10 @@ def attempted(root: Path, options: Sequence[Option], given: Given, attempt: Atte
         except Refusal as error:
             refusals.append(error)
     if len(answers) > 1:
-        which = f"{len(answers)} tables {why}: {'add' if 'table' in options[0][0] else 'write'} {' or '.join(answers)}"
-        if (
-            "table" not in options[0][0]
-            and len({tuple(table.columns) for table in fitting.values()}) == 1
-            and (pattern := pattern_of(root, [*fitting]))
-        ):
-            which += f" or {assignment('table', pattern)} to read all as one"
+        choices = [*answers]
+        if "table" not in options[0][0] and are_alike(fitting.values()) and (pattern := pattern_of(root, [*fitting])):
+            choices.append(f"{assignment('table', pattern)} to read all as one")
+        which = f"{len(answers)} tables {why}: {'add' if 'table' in options[0][0] else 'write'} {' or '.join(choices)}"
         raise which_of(root, which, questions, fitting)
     if questions or (refusals and not answers):
         raise (*questions, *refusals)[0]
@@ -272,10 +269,14 @@ def which_of(root: Path, which: str, questions: Sequence[Question], found: Mappi
         for each in question.questions:
             asked[each].append(question.path.name)
     details = [each if len(names) == len(found) else f"in {shown(', '.join(names))}, {each}" for each, names in asked.items()]
-    are_alike = len({tuple(table.columns) for table in found.values()}) == 1
     *first, last = (which, *details)
-    joined = "; if each has the rows of one class, join them into one table, with a column of the classes" * are_alike
+    joined = "; if each has the rows of one class, join them into one table, with a column of the classes" * are_alike(found.values())
     return Question(root, *first, last + joined)
+
+
+def are_alike(found: Iterable[Table]) -> bool:
+    """Return True if all tables have the same columns."""
+    return len({tuple(table.columns) for table in found}) == 1
 
 
 def pattern_of(root: Path, paths: Sequence[Path]) -> str:

@@ -186,7 +186,7 @@ class RawInputs:
             raise Refusal(f"is packed, but called neither a table nor one of {', '.join(archives.SUFFIXES)}: save it as .csv, or rename it")
         tree, prefix, in_tables, alone = archives.open_tree(path), f"{name.rstrip('/')}/", list[str](), list[str]()
         for each in filter(visible_parts, tree.listing().files):
-            suffix = table_formats.suffix_of(Path(each))
+            suffix = table_formats.named_suffix(Path(each))
             if suffix and (has_tables or (is_folder and suffix == parquet.SUFFIX)):
                 in_tables.append(each)
             elif suffix or isinstance(self.reader, RowReader):
@@ -196,7 +196,7 @@ class RawInputs:
         if not in_tables and not alone:
             raise Refusal("has no files that this model reads")
         for each in in_tables:
-            if not is_folder and table_formats.suffix_of(Path(each)) == parquet.SUFFIX:
+            if not is_folder and table_formats.named_suffix(Path(each)) == parquet.SUFFIX:
                 yield prefix + each, Refusal("is a Parquet file in an archive, which is read only from a folder: unpack the archive")
                 continue
             yield from without_failure(prefix + each, path / each, partial(self.table, prefix + each, path / each))
