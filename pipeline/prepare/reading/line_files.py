@@ -159,13 +159,14 @@ def class_files(names: Sequence[str], pattern: str | None) -> Mapping[str, str]:
     """Return the class of each file among `names`, those in a folder, that holds the texts of one class, line by line; {} if there are none.
 
     The class is called like the file without its suffix, or like the suffix if that alone differs: `neg.txt`, or `reviews.neg`. All files
-    must be directly in the folder or in folders of splits, such as `train`, and no tables or images, but for DOCUMENTS. `pattern` chooses some, in as
+    must be directly in the folder or in folders of splits, such as `train`, some of them in train, and no tables or images, but for DOCUMENTS. `pattern` chooses some, in as
     many folders as it names.
     """
     matches = (name for name in names if pattern is None or (fnmatch(name, pattern) and name.count("/") == pattern.count("/")))
     chosen = [name for name in matches if not is_document(name)]
     are_of_splits = all(split_of_folder(part) for name in chosen for part in name.split("/")[:-1])
-    if not are_of_splits or any(unpacked_name(name.lower()).endswith(NO_LINES) for name in chosen):
+    has_train = any((split_in(posixpath.dirname(name)) or TRAIN) == TRAIN for name in chosen)
+    if not are_of_splits or not has_train or any(unpacked_name(name.lower()).endswith(NO_LINES) for name in chosen):
         return {}
     plain = {name: PurePosixPath(unpacked_name(name)) for name in chosen}
     stems = {path.stem for path in plain.values()}

@@ -193,8 +193,8 @@ def asked_of_pairs(root: Path, given: Given) -> Question | None:
     try:
         options, _ = train_tables(root, given)
         table = Table.read(*options[0][1], encoding=encoding_of(given), given=given) if len(options) == 1 else Table({})
-        only_strings = len(table.columns) > 1 and all(map(cell_values.are_words, table.columns.values()))
-        if len(columns.texts(table)) > 1 or (only_strings and table.where(cell_values.are_strings)):
+        num_texts, only_words = len(columns.texts(table)), all(map(cell_values.are_words, table.columns.values()))
+        if num_texts > 1 or (not num_texts and only_words and table.where(cell_values.are_strings)):
             as_text_pairs(root, {**given, "name": "text_pairs"})
     except Question as error:
         return error

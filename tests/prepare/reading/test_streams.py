@@ -64,6 +64,7 @@ def test_blocks_of_any_size_are_whole_lines_of_the_text(tmp_path: Path, monkeypa
 REFUSED = {
     "not UTF-8": ("a.txt", b"a\n\nb\xff\n", "a.txt:3: is not UTF-8 (byte 0xFF): name its encoding by"),
     "no text": ("a.txt", b"PK\3\4\xc4\0\n", "and seems to be no text: if it is one in UTF-16, name its encoding by `python -m pipeline set source.encoding=utf-16-le`; else"),
+    "binary": ("a.txt", b"\x89HDF\0\0\xc4\0\0\0\n", "and seems to be no text: leave it out, or write its rows into a .csv or .parquet file"),
     "half a character at the end": ("a.txt", "a\né".encode()[:-1], "a.txt:2: is not UTF-8"),
     "half a pair of UTF-16": ("a.txt", "\ufeffa\nb\n".encode("utf-16-be") + b"\xd8\0" + "\n".encode("utf-16-be"), "a.txt:3: is not UTF-16"),
     "a NUL": ("a.txt", b"a\n\nb\0\n", "a.txt:3: has a NUL character, so it is no text: remove it, or leave out the file"),

@@ -209,7 +209,30 @@ def write_bad() -> dict[str, str]:
     csv("data/faces.csv", [{"emotion": number % 2, "pixels": " ".join(map(str, range(number, number + 64)))} for number in range(12)])
     Path("data/list.json").write_text("[]")
     Path("data/mushrooms.codes").write_text("p,x,s,n\ne,x,s,y\n")
+    Path("data/objects.json").write_text(json.dumps([{"title": text(n), "questions": [{"q": text(n)}]} for n in range(9)]))
+    marked = "".join(f"caf\xe9 {n},{'ab'[n % 2]},{'xy'[n % 3 == 0]}\n" for n in range(12))
+    Path("data/latin.csv").write_bytes(f"text,a,b\n{marked}".encode("cp1252"))
+    h5, zipped = {"train.h5": b"\x89HDF"}, {"labels.txt": b"0 cat\n1 dog\n", "images.zip": b"PK"}
+    write_folder(
+        Path("data"),
+        {f"{folder}/{name}": content for folder, files in {"h5": h5, "zipped": zipped}.items() for name, content in files.items()},
+    )
+    for folder in ("one/poems", "untrained/dev", "untrained/test"):
+        write_folder(
+            Path("data", folder),
+            {f"a.{suffix}": b"a verse\n" * 9 for suffix in ("src", "ref") if "one" not in folder}
+            or {"a.txt": b"a verse\n", "b.txt": b"a line\n"},
+        )
+    csv(
+        [{"first": text(n), "second": text(n)[::-1], "lang": "ab"[n % 2], "size": n % 3, "age": n * 1.5} for n in range(12)],
+    )
     return {
+        "data=data/objects.json source.text_column=title": "the column questions has objects, which no source reads: write a row for each of them",
+        "data=data/latin.csv": "; then, with cp1252: 2 columns may hold the labels: add source.label_column=a",
+        "data=data/h5": "save the arrays of train.h5 as .npy; else arrange",
+        "data=data/zipped": "to read an archive, write its path, data=data/zipped/images.zip",
+        "data=data/one source=text_classification": "has texts in one folder only, poems: if that folder is the dataset, write data=data/one/poems",
+        "data=data/untrained": "it has a split test and valid, but none for train: add one",
         "data=data/mushrooms.codes": "looks like none of",
         "data=data/mushrooms.codes source=table": "if it is a table, rename it to data/mushrooms.csv; else arrange it",
         "data=data/list.json": "data/list.json: has no rows: add some",
