@@ -223,9 +223,6 @@ def write_bad() -> dict[str, str]:
             {f"a.{suffix}": b"a verse\n" * 9 for suffix in ("src", "ref") if "one" not in folder}
             or {"a.txt": b"a verse\n", "b.txt": b"a line\n"},
         )
-    csv(
-        [{"first": text(n), "second": text(n)[::-1], "lang": "ab"[n % 2], "size": n % 3, "age": n * 1.5} for n in range(12)],
-    )
     return {
         "data=data/objects.json source.text_column=title": "the column questions has objects, which no source reads: write a row for each of them",
         "data=data/latin.csv": "; then, with cp1252: 2 columns may hold the labels: add source.label_column=a",
