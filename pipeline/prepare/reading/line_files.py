@@ -36,7 +36,7 @@ def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
     """Return the files of text that are columns of one table, line by line: for each split, a dict from the name of a column to its file.
 
     Such are `train.en` and `train.de`, `train/seq.in` and `train/label`, `src-train.txt` and `tgt-train.txt`, or `texts.txt` and `labels.txt`,
-    which belong to train. A column is called like the words in the name of its file that are no split, and not in the names of all. Of the files of
+    which belong to train, as `corpus.en` does beside `dev.en`. A column is called like the words in the name of its file that are no split, and not in the names of all. Of the files of
     train, at least two with equal numbers of lines count, and the larger of two such sets; of several in another split, the first that is complete.
     Files of one folder and one word for the split belong together. There are none if several folders have the same files of train.
     """
@@ -44,7 +44,8 @@ def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
     listed_files = [PurePosixPath(name) for name in visible_files(root) if not is_document(name)] if root.is_dir() else []
     names = [path for path in listed_files if path.name != MAPPING and not unpacked_name(path.name.lower()).endswith(NO_LINES)]
     named = [path for path in names if split_in(unpacked_name(str(path)))]
-    for path in named or names:
+    has_train = any(split_in(unpacked_name(str(path))) == TRAIN for path in named)
+    for path in named if has_train else names:
         plain = unpacked_name(path.name).removesuffix(".txt")
         column = tuple(word for word in words(plain) if word not in SPLIT_NAMES) or (plain,)
         origin = path.parent, *(word for word in words(plain) if word in SPLIT_NAMES)

@@ -305,7 +305,7 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
         raise SeveralSets(root, [[root / path for path in found[TRAIN]] for found in sets])
     if not sets:
         if alone := sorted(str(path) for found in groups.values() for paths in found.values() for path in paths if len(path.parts) == 1):
-            remedy = f"add a table called train with one of the suffixes {TABLES}"
+            remedy = f"add a table called train with one of the suffixes {TABLES}; or, to read one alone, write {shlex.quote(f'data={root / alone[0]}')}"
             raise Refusal(f"source.root: {root}: has {', '.join(alone)}, but no table of train: {remedy}")
         return {}
     for split, paths in sets[0].items():

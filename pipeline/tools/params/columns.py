@@ -85,6 +85,10 @@ def labels(path: Path, table: Table, given: Given, others: Iterable[Name | None]
         have, which = ("have", f" {ways('label_column', found)}") if found[1:] else ("has", "")
         problem = f"no column has classes{without_values(table)}, but {listed([*map(str, found)], MOST_LISTED)} {have} numbers"
         raise Question(path, f"{problem}: to train a regression, add {AS_REGRESSION}{which}")
+    measured = [name for name in rest.columns if name not in fitting and cell_values.fraction(rest.columns[name]) is not None]
+    if wanted is None and task is None and len(fitting) == 1 and measured and fitting[0] not in called_target(table):
+        classes = f"add {AS_CLASSES} {described(fitting[0], table.columns[fitting[0]], 'label_column')}"
+        raise Question(path, f"the labels may be classes or numbers: {classes} or {AS_REGRESSION} {ways('label_column', measured)}")
     label = chosen(path, table if "label_column" in given else rest, "label_column", given, fitting)
     known = sorted(set(cell_values.numbers(table.columns.get(label, ())) or ()))
     if task is None and label not in table.named_classes and len(known) > MOST_NUMBERED and known[-1] - known[0] >= len(known):
@@ -220,7 +224,8 @@ def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
         which = ways("target_column", others)
         if "text_column" not in given and len(others) > 2:
             others.sort(key=lambda name: not cell_values.is_text(table.columns[name]))  # such as ids
-            which = f"{assignment('text_column', others[0])} {assignment('target_column', others[1])}, or other two of {listed([shown(name, 40) for name in others], MOST_LISTED)},"
+            every = [*others, *(name for name in filled if name not in (*taken, *others))]
+            which = f"{assignment('text_column', others[0])} {assignment('target_column', others[1])}, or other two of {listed([shown(name, 40) for name in every], MOST_LISTED)},"
         raise Question(path, f"{texts}, add {which} for the column to write{of_numbers(path, table, others)}")
     written = chosen(path, table, "target_column", given, others)
     return {

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import create_model
 
@@ -20,12 +20,13 @@ from pipeline.prepare.columns import Unclear
 from pipeline.prepare.reading import archives, delimited, streams, table_formats, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, split_in
 from pipeline.prepare.reading.delimited import WrongLines
-from pipeline.prepare.reading.table_formats import NO_LINES, is_document
+from pipeline.prepare.reading.table_formats import is_document
 from pipeline.prepare.reading.tables import UnusableRows, visible_files
 from pipeline.tools.params import columns
 from pipeline.tools.params.findings import MOST_CLASSES, Finding, describe
-from pipeline.tools.params.readings import READERS, asked_of_pairs
-from pipeline.tools.params.table import Given, Question, Table, assignment, encoding_of, kind_of
+from pipeline.tools.params.labelled_texts import as_texts
+from pipeline.tools.params.readings import READERS, asked_of_lines, asked_of_pairs
+from pipeline.tools.params.table import Given, Question, Table, encoding_of, kind_of
 
 LISTED_BYTES = 2**16
 """How much of a file of text is looked at for names of images."""
@@ -68,12 +69,9 @@ def look(root: Path, given: Given) -> Finding:
         raise nearest(root, given, refusals, {"table" if name in of_rows else kind_of(name) for name in files})
     unused = {name: unused_files(root, names, finding) for name, finding in found.items()}
     possible = [name for name, (labelled, *_) in unused.items() if not any(set(other) < set(labelled) for other, *_ in unused.values())]
-    if len(possible) > 1:
-        ways = " or ".join(f"source={name} ({READERS[name].title}{leaving(unused[name][0])})" for name in possible)
-        raise Refusal(f"data={root}: can be read in {len(possible)} ways: add {ways}")
-    [name] = possible
-    if name == "text" and isinstance(refusals.get("text_classification"), (Question, WrongLines)):
-        raise Refusal(f"{refusals['text_classification']}; if these are texts without labels, add source=text")
+    [name] = possible if len(possible) == 1 else refuse_several(root, given, {each: unused[each][0] for each in possible})
+    if name == "text":
+        refuse_corpus(root, given, refusals)
     labelled, *_ = unused[name]
     if labelled and not {"name", "table", "image_column", "label_column", "text_column", "target_column"} & set(given):
         if question := next((error for error in refusals.values() if isinstance(error, Question)), None):
@@ -81,6 +79,25 @@ def look(root: Path, given: Given) -> Finding:
         remedy = f"to leave this out, add source={name}" + (f"; else: {refusals['image_table']}" if "image_table" in refusals else "")
         raise Refusal(f"data={root}: can be read as {READERS[name].title}{leaving(labelled)}: {remedy}")
     return replace(found[name], lines=(*found[name].lines, *left_out(name, unused[name], refusals)))
+
+
+def refuse_several(root: Path, given: Given, possible: Mapping[str, Sequence[str]]) -> NoReturn:
+    """Raise Refusal: the sources `possible` can read the data, each with the files that it leaves unused."""
+    ways = " or ".join(f"source={name} ({READERS[name].title}{leaving(unused)})" for name, unused in possible.items())
+    pairs = asked_of_lines(root, given)
+    either = f"; or, if their lines belong together, {'; and '.join(pairs.questions)}" if pairs else ""
+    raise Refusal(f"data={root}: can be read in {len(possible)} ways: add {ways}{either}")
+
+
+def refuse_corpus(root: Path, given: Given, refusals: Mapping[str, Refusal]) -> None:
+    """Raise Refusal if texts that can be read as a corpus may also have labels, or lines that belong together."""
+    beside = refusals.get("text_classification")
+    if isinstance(beside, (Question, WrongLines)):
+        raise Refusal(f"{beside}; if these are texts without labels, add source=text")
+    if "name" not in given and (pairs := asked_of_lines(root, given)):
+        raise Refusal(
+            f"data={root}: its files have equally many lines: {'; and '.join(pairs.questions)}; if they are texts without labels, add source=text"
+        )
 
 
 def left_out(name: str, unused: tuple[Sequence[str], Sequence[str], Sequence[str]], refusals: Mapping[str, Refusal]) -> list[str]:
@@ -142,11 +159,7 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
         first, second = (pairs, error) if pairs.path == root and root.is_dir() else (error, pairs)  # parallel files
         return Refusal(f"{first}; or {'; and '.join(second.questions)}")
     if "text" in present <= {"text", "other"} and "name" not in given and "text" not in refusals:
-        suffixes = Counter(
-            PurePath(name).suffix for name in visible_files(root) if not is_document(name) and not name.lower().endswith(NO_LINES)
-        )
-        pattern = f" {assignment('pattern', f'*{suffixes.most_common(1)[0][0]}')}" * ("other" in present)
-        error = Refusal(f"{error}; if these are texts without labels, add source=text{pattern}")
+        error = Refusal(f"{error}; {as_texts(root)}")
     return Refusal(f"{error}; {packed}") if (packed := packed_in(root)) else error
 
 
@@ -164,6 +177,8 @@ def unknown(root: Path, given: Given) -> Refusal:
     for suffix, way in UNREAD.items():
         if unread := next((name for name in names if name.lower().endswith(suffix)), None):
             remedy += f"{way.format(shown(unread))}; else "
+    if "name" not in given and any(kind_of(name) == "text" for name in names):
+        remedy += f"{as_texts(root)}; else "
     if root.is_file() and kind_of(root.name) == "other" and delimited.num_fields(streams.look(root, encoding_of(given))[0].text) > 1:
         remedy += f"if it is a table, rename it to {root.with_suffix('.csv')}; else "
     if packed := packed_in(root):
@@ -190,18 +205,20 @@ def unused_files(root: Path, names: Sequence[str], finding: Finding) -> tuple[li
             continue
         if kind_of(name) in ("image", "table"):
             without_labels = others if source == "text_pairs" else unlabelled
-            (without_labels if is_unlabelled(root, name, encoding_of(finding.source)) else labelled).append(name)
+            (without_labels if is_unlabelled(root, name, finding.source) else labelled).append(name)
         elif (kind_of(name) == "text" and lists_images(root / name)) or (
             kind_of(name) == "array" and "/" not in name and source != "arrays"
         ):
             labelled.append(name)
         elif (
-            source in ("text_classification", "text_pairs")
+            source in ("text_classification", "text_pairs", "table")
             and root.is_dir()
             and kind_of(name) in ("text", "other")
             and not is_document(name)
         ):
             others.append(name)
+    used = [path.name for path in finding.files]
+    others.sort(key=lambda name: -max((len(posixpath.commonprefix((name, each))) for each in used), default=0))  # such as tests first
     return labelled, unlabelled, others
 
 
@@ -226,12 +243,15 @@ def lists_images(path: Path) -> bool:
     return 2 * sum(any(suffix in line for suffix in IMAGE_SUFFIXES) for line in first) > len(first)
 
 
-def is_unlabelled(root: Path, name: str, encoding: str) -> bool:
+def is_unlabelled(root: Path, name: str, source: Given) -> bool:
+    """Return True for images of test, and for a table without the column of the labels in `source` and without another one that looks like labels."""
     if kind_of(name) == "image":
         return any(split_in(part) == TEST for part in name.split("/")[:-1])
     try:
-        table = Table.read(root / name, encoding=encoding) if root.is_dir() else None
-        return table is not None and not (columns.label_columns(table) or columns.list_columns(table))
+        if not root.is_dir():
+            return False
+        table = Table.read(root / name, encoding=encoding_of(source))
+        return not (source.get("label_column") in table.columns or columns.label_columns(table) or columns.list_columns(table))
     except Refusal:
         return table_formats.named_suffix(Path(name)) == ".json"  # which is often no table
 

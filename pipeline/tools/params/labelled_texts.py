@@ -32,6 +32,7 @@ from pipeline.tools.params.table import (
     Question,
     Table,
     Values,
+    assignment,
     attempted,
     encoding_of,
     kind_of,
@@ -83,7 +84,22 @@ def of_class_folders(root: Path, given: Given) -> Values | None:
     if len(layout.classes) == 1 and folder and root.is_dir():
         remedy = f"if that folder is the dataset, write {shlex.quote(f'data={root / folder}')}; else add samples of a second class"
         raise Refusal(f"data={root}: has texts in one folder only, {shown(folder)}: {remedy}")
+    others = [sample.name for sample in layout.samples if not is_text(sample.name)]
+    if others and "name" not in given:
+        mixed = f"{len(others)} of the {len(layout.samples)} files in its folders are no texts by their names, such as {shown(others[0])}"
+        of_classes = "if they are texts of the classes that the folders name, add source=text_classification"
+        raise Question(root, f"{mixed}: move them away, or, {of_classes}; {as_texts(root)}")
     return COLUMNS_OF_FILES
+
+
+def as_texts(root: Path) -> str:
+    """Return how to read the files in `root` as texts without labels: those with the most frequent suffix, if there are several."""
+    names = [
+        name for name in visible_files(root) if not table_formats.is_document(name) and not name.lower().endswith(table_formats.NO_LINES)
+    ]
+    counts = Counter(PurePosixPath(name).suffix for name in names)
+    suffix = max(counts, key=lambda each: counts[each] * (1 + (each.lower() in TEXT_SUFFIXES)), default="")
+    return "if these are texts without labels, add source=text" + f" {assignment('pattern', f'*{suffix}')}" * (len(counts) > 1)
 
 
 def is_text(name: str) -> bool:

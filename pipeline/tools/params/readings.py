@@ -82,7 +82,8 @@ def columns_beside(path: Path, given: Given) -> list[Path]:
         table = Table.read(path, encoding=encoding_of(given), given=given)
         if all(isinstance(name, int) for name in table.columns):
             beside = [each for each in sorted(path.parent.iterdir()) if is_plain_text(each) and not table_formats.suffix_of(each)]
-            return [each for each in beside[:MOST_TABLES] if streams.num_lines(each) == streams.num_lines(path)]
+            beside = [each for each in beside[:MOST_TABLES] if split_in(each.name) == split_in(path.name)]
+            return [each for each in beside if streams.num_lines(each) == streams.num_lines(path)]
     return []
 
 
@@ -176,16 +177,29 @@ def task_of(path: Path, table: Table, label: Name) -> str:
 def as_text_pairs(root: Path, given: Given) -> Values | None:
     """Return the columns of the source texts and the target texts of parallel files, of the only table of train, or of a file with fields in each line."""
     found = find_line_files(root)
-    if are_parallel(found) and not any(map(table_formats.suffix_of, found[TRAIN].values())):
+    is_chosen = bool({"name", "target_column"} & set(given)) and len(found.get(TRAIN, {})) > 1
+    if (is_chosen or are_parallel(found)) and not any(map(table_formats.suffix_of, found[TRAIN].values())):
         for path in found[TRAIN].values() if "name" not in given else ():
             refuse_fields(path, encoding_of(given))
-        return columns.pair(root, table_of_lines(found.get(TRAIN, {}), given), given)
+        return columns.pair(root, table_of_lines(found[TRAIN], given), given)
     options, _ = train_tables(root, given)
     if not options:
         of_lines = find_tables(root, given.get("table"), of_lines=True).get(TRAIN, [])
         table = Table.of_fields(of_lines[0], encoding_of(given)) if of_lines else None
         return columns.pair(of_lines[0], table, given) if table else None
     return attempted(root, options, given, columns.pair, "have pairs of texts")
+
+
+def asked_of_lines(root: Path, given: Given) -> Question | None:
+    """Return the question which file to write for another, if all files in `root`, at most MOST_LISTED, have as many lines as those beside them."""
+    found = find_line_files(root)
+    names = [name for name in visible_files(root) if not table_formats.is_document(name)]
+    if len(names) == sum(map(len, found.values())) and 1 < len(found.get(TRAIN, {})) <= MOST_LISTED:
+        try:
+            as_text_pairs(root, {**given, "name": "text_pairs"})
+        except Question as error:
+            return error
+    return None
 
 
 def asked_of_pairs(root: Path, given: Given) -> Question | None:
