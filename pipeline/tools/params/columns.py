@@ -115,6 +115,10 @@ def several_labels(
         refuse_either(path, table, possible, [name for name in fitting if wanted in (None, name)])
     if task != SEVERAL and (task is not None or not possible):
         return None
+    if wanted is None and not possible:
+        raise Refusal(
+            f"data={path}: no column has lists of labels, such as a;b, and no two have only 0 and 1: write such columns, or name them by source.label_column"
+        )
     name = chosen(path, table, "label_column", {**given, "task": SEVERAL}, [*possible])
     written = [value for value in table.columns.get(name, ()) if isinstance(value, str)]
     signs = [sign for sign in cell_values.DELIMITERS[:-1] if any(sign in value for value in written)]

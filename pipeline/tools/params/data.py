@@ -1,6 +1,7 @@
 """`set data=PATH`: looks at data of the user's own, and finds the section `source` that reads them, and facts about them for a recommendation."""
 
 import posixpath
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +31,7 @@ from pipeline.tools.params.table import Given, Question, Table, encoding_of, kin
 
 LISTED_BYTES = 2**16
 """How much of a file of text is looked at for names of images."""
+LIBSVM = re.compile(rb"\S+(\s+\d+:\S+)+")
 PUBLISHED = {"train-images-idx3-ubyte": "mnist", "test_batch.bin": "cifar"}
 """The name of a file that the source of a published data set reads."""
 UNREAD = {
@@ -121,8 +123,16 @@ def refuse_published(root: Path, files: Sequence[str], given: Given) -> None:
         command = shlex.join(("python", "-m", "pipeline", "set", f"source={published[0]}", f"source.root={folder}"))
         others = "; for Fashion-MNIST and Kuzushiji-MNIST, source.variant is fashion and kmnist" * (published[0] == "mnist")
         raise Refusal(f"data={root}: has the files of a published data set: run `{command}`{others}")
+    if root.is_file() and kind_of(root.name) in ("text", "other") and begins_as_libsvm(root):
+        raise Refusal(f"data={root}: has rows of libsvm, INDEX:VALUE, which no source reads: write a .csv with a column for each index")
     if files and all(name.lower().endswith(".arff") for name in files):
         raise Refusal(f"data={root}: is of Weka (ARFF): write its rows into a .csv with the names of the columns in the first line")
+
+
+def begins_as_libsvm(path: Path) -> bool:
+    """Return True if the first line of a file that is not packed has a label and then only pairs such as `3:0.5`."""
+    with path.open("rb") as file:
+        return bool(LIBSVM.fullmatch(file.readline(LISTED_BYTES).strip()))
 
 
 def attempts(root: Path, given: Given) -> tuple[dict[str, Finding], dict[str, Refusal]]:
@@ -151,13 +161,16 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
     certain += [error for error in (refusals.get("image_table"),) if isinstance(error, UnusableRows)]  # the table lists images for certain
     if certain:
         return certain[0]
-    error = refusals[max(refusals, key=lambda name: (isinstance(refusals[name], Question), len(READERS[name].kinds & present)))]
+    named = max(refusals, key=lambda name: (isinstance(refusals[name], Question), len(READERS[name].kinds & present)))
+    error = refusals[named]
     pairs = refusals.get("text_pairs")
     if pairs is None and isinstance(error, Question) and not {"name", "task", "label_column"} & set(given):
         pairs = asked_of_pairs(root, given)
     if isinstance(error, Question) and isinstance(pairs, Question) and pairs.questions != error.questions:
         first, second = (pairs, error) if pairs.path == root and root.is_dir() else (error, pairs)  # parallel files
         return Refusal(f"{first}; or {'; and '.join(second.questions)}")
+    if "image" in present and "image_table" in refusals and not READERS[named].kinds & {"image"}:
+        return Refusal(f"{error}; its images are then unused: {refusals['image_table']}")
     if "text" in present <= {"text", "other"} and "name" not in given and "text" not in refusals:
         error = Refusal(f"{error}; {as_texts(root)}")
     return Refusal(f"{error}; {packed}") if (packed := packed_in(root)) else error
