@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -268,21 +268,15 @@ def numbers_in(rows: Sequence[Sequence[str]]) -> list[tuple[bool, ...]]:
     return list(zip(*([as_number(field) is not None for field in fields] for fields in rows[1:]), strict=True))
 
 
-def are_equal(file: IO[bytes], separator: str, *, quoted: bool) -> bool:
-    """Return True if all rows of an open file in an encoding that extends ASCII have equally many fields, in quotes or not."""
+def have_equal_fields(text: str, separator: str, *, is_cut: bool) -> bool:
+    """Return True if a text is valid CSV, and all its rows have equally many fields; but for the last one if the text `is_cut`."""
     csv.field_size_limit(LONGEST_FIELD)
-    lines = io.TextIOWrapper(file, "latin-1", newline="")
+    counts = list[int]()
     try:
-        if quoted:
-            counts = (len(fields) for fields in csv.reader(lines, delimiter=separator, strict=True) if any(fields))
-        else:
-            counts = (line.count(separator) for line in lines if line.strip(f"\r\n{separator}"))
-        first = next(counts, 0)
-        return all(count == first for count in counts)
+        counts.extend(len(fields) for fields in csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True) if any(fields))
     except csv.Error:
-        return False
-    finally:
-        lines.detach()
+        return is_cut and len({*counts}) == 1
+    return len({*(counts[:-1] if is_cut else counts)}) == 1
 
 
 def num_fields(text: str) -> int:

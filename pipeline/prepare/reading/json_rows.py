@@ -66,6 +66,10 @@ def rows_in(data: Any, place: str) -> list[Any]:
     of_rows = {name: items for name, items in lists.items() if items and all(isinstance(item, dict | list) for item in items)}
     if {"images", "annotations"} <= of_rows.keys():
         raise Refusal(f"{place}: has annotations of images in the form of COCO, which no source reads: write a table of images and labels")
+    keyed = [name for name, value in data.items() if is_keyed(value)] if isinstance(data, dict) else []
+    if of_rows and keyed:
+        both = f"the list {shown(next(iter(of_rows)), 60)} and in the object {shown(keyed[0], 60)}"
+        raise Refusal(f"{place}: has objects in {both}: write a list of the rows")
     if lists and not of_rows:
         if len(lengths := {len(items) for items in lists.values()}) > 1:
             raise Refusal(f"{place}: has lists of {min(lengths)} to {max(lengths)} values: make the columns equally long")
@@ -82,6 +86,12 @@ def rows_in(data: Any, place: str) -> list[Any]:
     if not isinstance(data, list):
         raise Refusal(f"{place}: is neither a list of objects nor an object with lists: write a list of objects, or one object per line")
     return data
+
+
+def is_keyed(value: Any) -> bool:
+    """Return True for an object of several objects with equal keys, as rows by their ids are."""
+    rows = [*value.values()] if isinstance(value, dict) else []
+    return len(rows) > 1 and all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows)
 
 
 def several(rows: Iterable[tuple[int, Row]]) -> Iterator[list[tuple[int, Row]]]:

@@ -1,7 +1,7 @@
 """Which format a table has: by its name or, if that says nothing, by its first lines."""
 
-from contextlib import suppress
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path, PurePath
 
 from pipeline.core.refusal import Refusal
@@ -13,15 +13,16 @@ JSON_LINES = (".jsonl", ".ndjson")
 JSON = (*JSON_LINES, ".json")
 TEXT = (".tsv", ".csv", *JSON, ".data", ".dat")
 FORMATS = (*TEXT, parquet.SUFFIX)
-"""The suffixes of tables. In a `.tsv` no field is quoted; in a `.csv`, `.data` or `.dat` a field in quotes may have line breaks, and the
-separator is found. A file with another suffix is one of these formats if its lines are rows: see `format_of_content`."""
+"""The suffixes of tables. In a `.csv`, `.data` or `.dat` a field in quotes may have line breaks, and the separator is found; in a `.tsv` no field is
+quoted, but see `format_of_tsv`. A file with another suffix is one of these formats if its lines are rows: see `format_of_content`."""
 NO_LINES = (
-    *(*FORMATS, *IMAGE_SUFFIXES, *archives.SUFFIXES, ".npy", ".npz", ".h5", ".pkl", ".arff"),
+    *(".csv", ".tsv", *JSON, parquet.SUFFIX, *IMAGE_SUFFIXES, *archives.SUFFIXES, ".npy", ".npz", ".h5", ".pkl", ".arff"),
     *(".pdf", ".doc", ".docx", ".xlsx", ".pptx", ".mid", ".wav", ".mp3", ".mp4"),
 )
 """The suffixes of files whose lines are no samples."""
-FEWEST_LINES, FEWEST_FIELDS = 20, 3
-"""Lines of text may have commas or tabs by chance, but not so many lines equally many of them."""
+FEWEST_LINES, FEWEST_FIELDS = 10, 3
+"""Lines of text may have commas by chance, but not so many lines equally many of them."""
+JUDGED_BYTES = 16 * 2**20
 DOCUMENTS = ("readme", "license", "licence", "_about", "citation", "changelog")
 """The beginnings of the names of files that describe a dataset."""
 TABLES = ", ".join(FORMATS)
@@ -44,51 +45,52 @@ def suffix_of(path: Path) -> str:
 
 @lru_cache(2**12)
 def format_of_tsv(path: Path, version: archives.Version) -> str:  # noqa: ARG001  # a part of the key of the cache
-    """Return `.csv` if a file called `.tsv` can only be read with fields in quotes: if its lines have different numbers of tabs, but its rows have
-    equally many fields; else `.tsv`.
+    """Return `.csv` if a file called `.tsv` can only be read with fields in quotes: if its lines, in the first JUDGED_BYTES, have different numbers of
+    tabs, but its rows have equally many fields; else `.tsv`.
     """
-    with suppress(Refusal):  # as reading it will say, too
-        if has_quotes(path) and not has_equal_rows(path, quoted=False) and has_equal_rows(path, quoted=True):
-            return ".csv"
-    return ".tsv"
-
-
-def has_quotes(path: Path) -> bool:
-    """Return True if a field between tabs may begin with a quote."""
-    with streams.readable(path) as file:
-        blocks = iter(partial(file.read, streams.BLOCK_BYTES), b"")
-        return any(b'\t"' in block or b'\n"' in block or block.startswith(b'"') for block in blocks)
-
-
-def has_equal_rows(path: Path, *, quoted: bool) -> bool:
-    with streams.readable(path) as file:
-        return delimited.are_equal(file, "\t", quoted=quoted)
+    text, is_cut = beginning(path, JUDGED_BYTES)
+    lines = text.split("\n")[: -1 if is_cut else None]
+    are_equal = len({line.count("\t") for line in lines if line.strip("\r\t")}) <= 1
+    return ".tsv" if '"' not in text or are_equal or not delimited.have_equal_fields(text, "\t", is_cut=is_cut) else ".csv"
 
 
 @lru_cache(2**12)
 def format_of_content(path: Path, version: archives.Version) -> str:  # noqa: ARG001  # a part of the key of the cache
-    """Return the suffix of the format of a file of text whose lines are rows, by the first SAMPLED_BYTES; "" if they are not.
+    """Return the suffix of the format of a file of text whose lines are rows, in the first SAMPLED_BYTES; "" if they are not.
 
-    Such rows are objects of JSON, mostly numbers, or at least three fields in each of FEWEST_LINES lines. Whether fields are in quotes decides
-    between `.tsv` and `.csv`.
+    Such rows are objects of JSON, mostly numbers, three or more fields with tabs between them, or in FEWEST_LINES lines with commas. Lines that
+    `line_separator` divides otherwise are no rows. Whether fields are in quotes decides between `.tsv` and `.csv`.
     """
-    try:
-        with streams.readable(path) as file:
-            start = file.read(streams.SAMPLED_BYTES + 1)
-    except Refusal:  # as reading it will say, too
+    text, is_cut = beginning(path, streams.SAMPLED_BYTES)
+    lines = [line for line in text.split("\n")[: -1 if is_cut else None] if line.strip()]
+    text = "\n".join(lines)
+    if len(lines) < 2 or "\0" in text:
         return ""
-    text = start.decode(streams.marked(start) or "latin-1", "replace")  # in any encoding, separators and digits are ASCII
-    if "\0" in text:
-        return ""
-    lines = [line for line in text.split("\n")[: -1 if len(start) > streams.SAMPLED_BYTES else None] if line.strip()]
-    if len(lines) > 1 and all(line.lstrip().startswith("{") and json_rows.is_nested(line) for line in lines):
+    if all(line.lstrip().startswith("{") and json_rows.is_nested(line) for line in lines):
         return ".jsonl"
     tabs = {line.count("\t") for line in lines}
-    is_long = len(lines) >= FEWEST_LINES
-    if is_long and len(tabs) == 1 and tabs.pop() + 1 >= FEWEST_FIELDS:
-        return ".csv" if '"' in text and delimited.is_regular("\n".join(lines), "\t") else ".tsv"
-    are_fields = delimited.holds_numbers(text) or (is_long and delimited.num_fields(text) >= FEWEST_FIELDS)
-    return ".csv" if are_fields else ""
+    if len(tabs) == 1 and tabs.pop() + 1 >= FEWEST_FIELDS:
+        return ".csv" if '"' in text and delimited.is_regular(text, "\t") else ".tsv"
+    return ".csv" if delimited.holds_numbers(text) or has_commas(text, lines) else ""
+
+
+def has_commas(text: str, lines: Sequence[str]) -> bool:
+    """Return True if commas divide the lines of a text into fields, and nothing else does, such as a label before the text."""
+    try:
+        otherwise = delimited.line_separator(lambda: enumerate(lines, 1), "")
+    except delimited.WrongLines:
+        return False
+    return len(lines) >= FEWEST_LINES and otherwise is None and delimited.num_fields(text) >= FEWEST_FIELDS
+
+
+def beginning(path: Path, size: int) -> tuple[str, bool]:
+    """Return the text of the first bytes of a file, and whether it is longer. Its letters may be wrong, but separators and digits are ASCII."""
+    try:
+        with streams.readable(path) as file:
+            start = file.read(size + 1)
+    except Refusal:  # as reading it will say, too
+        return "", False
+    return start[:size].decode(streams.marked(start) or "latin-1", "replace"), len(start) > size
 
 
 def is_document(name: str | PurePath) -> bool:

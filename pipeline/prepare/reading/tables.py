@@ -284,14 +284,12 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
     a split, all tables with such a name belong to train. Without it, the set with the shortest paths counts. With `of_lines`, the tables are
     files of text with a label in each line. Raises SeveralSets if several are left, and Refusal if there is no table for train.
     """
-    names = visible_files(root)
-    if not root.is_dir() and names == [root.name]:
+    if not root.is_dir() and not root.name.lower().endswith(archives.SUFFIXES):
         return {TRAIN: [root]} if is_table(root, of_lines=of_lines) else {}
-    candidates = tables_in(root, table)
     if of_lines:  # the files in other folders are texts by class
-        candidates = [
-            path for path in map(PurePosixPath, names) if is_table(path, of_lines=True) and all(map(split_of_folder, path.parts[:-1]))
-        ]
+        candidates = [path for path in in_splits(map(PurePosixPath, visible_files(root))) if is_table(path, of_lines=True)]
+    else:
+        candidates = tables_in(root, table)
     groups = by_name(candidates)
     of_train = [each for found in groups.values() for each in of_one_format(found) if TRAIN in each]
     if table is not None:
@@ -318,18 +316,26 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
 
 def tables_in(root: Path, table: str | None = None) -> list[PurePosixPath]:
     """Return the tables in a folder or archive: the files that are called so or, in a folder without such files and without images or arrays, those that
-    are tables by their content. With the pattern `table`, both count, and these also where their names match it.
+    are tables by their content. If the pattern `table` matches only such files, both count.
     """
     files = [PurePosixPath(name) for name in visible_files(root)]
     found = [path for path in files if named_suffix(path)]
     if not root.is_dir():
         return found or [path for path in files if path.name == root.name and suffix_of(root)]
-    if table is None and (found or any(path.name.lower().endswith((*IMAGE_SUFFIXES, ".npy", ".npz")) for path in files)):
+    chosen = [path for path in files if fnmatch(str(path), table)] if table is not None else []
+    has_others = found or any(path.name.lower().endswith((*IMAGE_SUFFIXES, ".npy", ".npz")) for path in files)
+    if {*chosen} & {*found} or (has_others and not chosen):
         return found
-    of_splits = [path for path in files if all(map(split_of_folder, path.parts[:-1]))]
-    chosen = {*of_splits} if len(of_splits) <= MOST_FILES else set()
-    chosen |= {path for path in files if table is not None and fnmatch(str(path), table)}
-    return found + [path for path in files if path in chosen and path not in found and suffix_of(root / path)]
+    beside = [path for path in in_splits(files) if path not in found]
+    named = {*chosen, *(beside if len(beside) <= MOST_FILES else ())}
+    return found + [path for path in files if path in named and suffix_of(root / path)]
+
+
+def in_splits(files: Iterable[PurePosixPath]) -> list[PurePosixPath]:
+    """Return the files that are in no folder, or only in folders of splits."""
+    several = [*files]
+    folders = {folder for folder in {path.parent for path in several} if all(map(split_of_folder, folder.parts))}
+    return [path for path in several if path.parent in folders]
 
 
 def by_name(candidates: Iterable[PurePosixPath]) -> dict[tuple[str, ...], dict[str, list[PurePosixPath]]]:
@@ -347,20 +353,25 @@ def by_name(candidates: Iterable[PurePosixPath]) -> dict[tuple[str, ...], dict[s
 
 
 def of_one_format(found: Mapping[str, Sequence[PurePosixPath]]) -> list[Mapping[str, Sequence[PurePosixPath]]]:
-    """Return the tables of each split, as several sets if a split has some with equal names and other suffixes, such as `train.json` and `train.tsv`."""
-    suffixes = {split: sorted({path.suffix for path in paths}) for split, paths in found.items()}
-    repeated = max(suffixes.values(), key=len)
-    if len(repeated) == 1:
+    """Return the tables of each split, as several sets if train has some with equal names and other suffixes, such as `train.json` and `train.tsv`."""
+    repeated = sorted({path.suffix for path in found.get(TRAIN, ())})
+    if len(repeated) < 2:
         return [found]
+    others = {split: paths for split, paths in found.items() if not {path.suffix for path in paths} & {*repeated}}
     sets = [{split: [path for path in paths if path.suffix == suffix] for split, paths in found.items()} for suffix in repeated]
-    return [{split: paths for split, paths in each.items() if paths} for each in sets]
+    return [{split: paths for split, paths in {**each, **others}.items() if paths} for each in sets]
 
 
 def is_table(path: Path | PurePosixPath, *, of_lines: bool) -> bool:
     """Return True if a file is a table by its name, or with `of_lines` may be a file of text that is none."""
     if not of_lines:
         return bool(suffix_of(Path(path)))
-    return not (is_document(path) or unpacked_name(path.name.lower()).endswith(NO_LINES) or path.name.lower().endswith(archives.SUFFIXES))
+    return not (
+        named_suffix(path)
+        or is_document(path)
+        or unpacked_name(path.name.lower()).endswith(NO_LINES)
+        or path.name.lower().endswith(archives.SUFFIXES)
+    )
 
 
 def stem_of(path: PurePosixPath) -> str:

@@ -291,6 +291,6 @@ def lines_in(path: Path, encoding: str) -> list[str]:
 def refuse_fields(path: Path, encoding: str, otherwise: str = "") -> None:
     """Raise Refusal if each line of a file of text has two fields with a tab between them. Its text ends with what to do `otherwise`."""
     lines = [line for line in lines_in(path, encoding) if line.strip()]
-    if len(lines) >= table_formats.FEWEST_LINES and {line.count("\t") for line in lines} == {1}:
+    if len(lines) >= delimited.FEWEST_LINES and {line.count("\t") for line in lines} == {1}:
         way = f"rename such files to {shown(path.with_suffix('.tsv').name)} and so on{otherwise}"
         raise Refusal(f"data={path}: has 2 fields with tabs between them in each line: {way}")

@@ -49,6 +49,7 @@ from pipeline.tools.params.table import (
 
 FEWEST_BESIDE = 3
 """A table with a column of texts, and so many columns of numbers or categories, may be read for either. Those of 0 and 1 are labels of texts."""
+UNPACK = {".gz": "zcat", ".zst": "zstdcat"}
 JOINED = "_labelled.data"
 """The end of the name of a table that a user makes of files with some of its columns each."""
 
@@ -68,11 +69,15 @@ def refuse_columns_apart(root: Path, options: Sequence[Option], given: Given) ->
         if path.name.endswith(JOINED) or not (others := columns_beside(path, given)):
             continue
         sign = delimited.csv_separator(streams.look(path, encoding_of(given))[0].text)
-        contents = [f"<(zcat {shlex.quote(str(each))})" if each.suffix == ".gz" else shlex.quote(str(each)) for each in (path, *others)]
+        contents = [
+            f"<({UNPACK[each.suffix]} {shlex.quote(str(each))})" if each.suffix in UNPACK else shlex.quote(str(each))
+            for each in (path, *others)
+        ]
         joined = path.with_name(f"{PurePosixPath(streams.unpacked_name(path.name)).stem}{JOINED}")
         command = f"paste -d {shlex.quote(sign)} {' '.join(contents)} > {shlex.quote(str(joined))}"
         names = f"{shown(listed([each.name for each in others], MOST_LISTED))} {'have' if others[1:] else 'has'}"
-        way = f"join them into one table, `{command}`, and so those of other splits; to leave this out, add source=table"
+        in_bash = " in bash" * ("<(" in command)
+        way = f"join them into one table{in_bash}, `{command}`, and so those of other splits; to leave this out, add source=table"
         raise Question(root, f"{names} a line for each row of {shown(path.name)}: {way}")
 
 
@@ -81,9 +86,10 @@ def columns_beside(path: Path, given: Given) -> list[Path]:
     with suppress(Refusal, OSError):  # which other readings say, too
         table = Table.read(path, encoding=encoding_of(given), given=given)
         if all(isinstance(name, int) for name in table.columns):
-            beside = [each for each in sorted(path.parent.iterdir()) if is_plain_text(each) and not table_formats.suffix_of(each)]
-            beside = [each for each in beside[:MOST_TABLES] if split_in(each.name) == split_in(path.name)]
-            return [each for each in beside if streams.num_lines(each) == streams.num_lines(path)]
+            size, split = path.stat().st_size, split_in(path.name)
+            beside = [each for each in sorted(path.parent.iterdir()) if split_in(each.name) == split and is_plain_text(each)]
+            beside = [each for each in beside if each.stat().st_size <= size and not table_formats.suffix_of(each)]
+            return [each for each in beside[:MOST_TABLES] if streams.num_lines(each) == streams.num_lines(path)]
     return []
 
 

@@ -107,17 +107,22 @@ class RawInputs:
                 for name, path in group:
                     yield from without_failure(name, path, partial(reads[kind], name, path))
 
+    def suffix_of(self, path: Path) -> str:
+        """Return the suffix of a table, or "". Its content counts if the model reads rows or the user names columns: other lines may be texts."""
+        by_content = isinstance(self.reader, RowReader) or self.column.given is not None or bool(self.keep)
+        return table_formats.suffix_of(path) if by_content else table_formats.named_suffix(path)
+
     def kind_of(self, path: Path) -> str:
         """Return what is at `path`: a "tree" (a folder, a tar or zip archive), a "table", an "array" (.npy), a file of "lines", or another "file".
 
-        The name decides that a file is a table, and the first bytes what any other file is. If they cannot be read, reading the file later
+        `suffix_of` decides that a file is a table, and the first bytes what any other file is. If they cannot be read, reading the file later
         raises the error that says why.
         """
         plain, start = "lines" if isinstance(self.reader, LineReader) else "file", b""
         with suppress(OSError, ValueError):  # such as a name that is too long
             if path.is_dir():
                 return "tree"
-            if table_formats.suffix_of(path):
+            if self.suffix_of(path):
                 return "table"
             if path != STREAM and path.is_file() and os.access(path, os.R_OK):  # from a pipe or a device, reading might never end
                 with path.open("rb") as file:
@@ -186,7 +191,7 @@ class RawInputs:
             raise Refusal(f"is packed, but called neither a table nor one of {', '.join(archives.SUFFIXES)}: save it as .csv, or rename it")
         tree, prefix, in_tables, alone = archives.open_tree(path), f"{name.rstrip('/')}/", list[str](), list[str]()
         for each in filter(visible_parts, tree.listing().files):
-            suffix = table_formats.named_suffix(Path(each))
+            suffix = self.suffix_of(path / each) if is_folder else table_formats.named_suffix(Path(each))
             if suffix and (has_tables or (is_folder and suffix == parquet.SUFFIX)):
                 in_tables.append(each)
             elif suffix or isinstance(self.reader, RowReader):
