@@ -115,7 +115,7 @@ def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:
 
 def read_targets(array: ArrayFile) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu" or array.shape not in ((array.shape[:1]), (*array.shape[:1], 1)):
-        remedy = "save class numbers with shape (samples,) and an integer dtype, such as int64"
+        remedy = "save class numbers with shape (samples,) and an integer dtype, such as int64; numbers to predict are read from a table of images"
         raise refusal(array, f"has shape {array.shape} and dtype {array.dtype}: {remedy}")
     if array.shape[0] == 0:
         raise refusal(array, "has no samples: add some, or remove the arrays of this split")

@@ -56,8 +56,11 @@ def split_column(path: Path, table: Table, given: Given) -> Name | None:
 
 def means_splits(table: Table, name: Name) -> bool:
     """Return True if all values of a column mean splits, train and others."""
+    different = {*map(str, table.columns[name])}
+    if len(different) > MOST_NUMBERED:  # such as the names of the samples
+        return False
     try:
-        found = {split_of_value(value, str(name)) for value in set(map(str, table.columns[name]))}
+        found = {split_of_value(value, str(name)) for value in different}
     except Refusal:
         return False
     return len(found) > 1 and TRAIN in found
@@ -340,6 +343,9 @@ def hint(table: Table, key: str, found: Sequence[Name]) -> str:
     if marks and isinstance(marks[0], str) and are_exclusive(table, marks):
         way = shlex.quote(f"source.label_column={json.dumps(marks, ensure_ascii=False)}")
         sentence = f"; each row has a 1 in one of {counted(len(marks), 'column')}, so they may be one class: add {way}"
+    if key == "label_column" and len(numeric := [name for name in found if cell_values.are_numbers(table.columns.get(name, ()))]) > 1:
+        several = shlex.quote(f"source.label_column={json.dumps(numeric, ensure_ascii=False)}")
+        sentence += f"; to predict several numbers, add {AS_REGRESSION} {several}"
     if key == "label_column" and (splits := [name for name in found if name in table.columns and means_splits(table, name)]):
         sentence += f"; if {shown(splits[0])} names the splits, add {assignment('split_column', splits[0])}"
     return sentence

@@ -202,8 +202,8 @@ def unknown(root: Path, given: Given) -> Refusal:
 def packed_in(root: Path) -> str:
     """Return how to read an archive in the folder `root`, or "" if there is none."""
     names = visible_files(root) if root.is_dir() else []
-    packed = next((name for name in names if name.lower().endswith(archives.SUFFIXES)), None)
-    return f"to read an archive, write its path, {shlex.quote(f'data={root / packed}')}" if packed else ""
+    packed = [shlex.quote(f"data={root / name}") for name in names if name.lower().endswith(archives.SUFFIXES)]
+    return f"to read an archive, write its path, {listed(packed, MOST_CLASSES, separator=' or ')}" if packed else ""
 
 
 def unused_files(root: Path, names: Sequence[str], finding: Finding) -> tuple[list[str], list[str], list[str]]:

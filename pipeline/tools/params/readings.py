@@ -11,7 +11,7 @@ from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import archives, delimited, line_files, streams, table_formats, tables
-from pipeline.prepare.reading.class_folders import split_in
+from pipeline.prepare.reading.class_folders import split_in, words
 from pipeline.prepare.reading.line_files import are_parallel, find_line_files
 from pipeline.prepare.reading.tables import find_tables, visible_files
 from pipeline.tools.params import cell_values, columns
@@ -49,6 +49,7 @@ from pipeline.tools.params.table import (
 
 FEWEST_BESIDE = 3
 """A table with a column of texts, and so many columns of numbers or categories, may be read for either. Those of 0 and 1 are labels of texts."""
+LABEL_WORDS = {"label", "labels", "target", "targets", "class", "classes", "y"}
 UNPACK = {".gz": "zcat", ".zst": "zstdcat"}
 JOINED = "_labelled.data"
 """The end of the name of a table that a user makes of files with some of its columns each."""
@@ -87,8 +88,9 @@ def columns_beside(path: Path, given: Given) -> list[Path]:
         table = Table.read(path, encoding=encoding_of(given), given=given)
         if all(isinstance(name, int) for name in table.columns):
             size, split = path.stat().st_size, split_in(path.name)
-            beside = [each for each in sorted(path.parent.iterdir()) if split_in(each.name) == split and is_plain_text(each)]
-            beside = [each for each in beside if each.stat().st_size <= size and not table_formats.suffix_of(each)]
+            beside = [each for each in sorted(path.parent.iterdir()) if LABEL_WORDS & {*words(each.name)} and is_plain_text(each)]
+            beside = [each for each in beside if split_in(each.name) == split and each.stat().st_size <= size]
+            beside = [each for each in beside if not table_formats.suffix_of(each)]
             return [each for each in beside[:MOST_TABLES] if streams.num_lines(each) == streams.num_lines(path)]
     return []
 
