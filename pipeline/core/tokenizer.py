@@ -4,6 +4,7 @@ This module imports little, because MLflow's model of a text model includes this
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Container, Iterable, Iterator
 from functools import cache, cached_property
 from typing import Any
@@ -213,8 +214,8 @@ class WordTokenizer(FittedTokenizer):
         return {word: number for number, word in enumerate(self.description.tokens, NUM_SPECIAL)}
 
     def encode_normalized(self, text: str) -> Tokens:
-        find = self.numbers.get
-        return np.array([find(word, UNKNOWN) for word in words(text)], np.int32)
+        find, divided = self.numbers.get, words(text) if self.description.joins_marks else WORD.findall(text)
+        return np.array([find(word, UNKNOWN) for word in divided], np.int32)
 
     @cached_property
     def words(self) -> Container[int]:
@@ -343,7 +344,22 @@ are bounded, because `bpe` needs 150 bytes of memory for each byte of a piece.""
 
 
 def words(text: str) -> list[str]:
-    return WORD.findall(text)
+    """Return the words of a text, and its other signs. Marks of letters, such as vowel signs of Hindi, and joiners within words belong to them."""
+    if text.isascii() or marks().isdisjoint(text):
+        return WORD.findall(text)
+    return word_with_marks().findall(text)
+
+
+@cache
+def marks() -> frozenset[str]:
+    """Return the marks and joiners that may follow a letter within a word, which are no letters for Python's regular expressions."""
+    found = (chr(number) for number in range(0x300, 0x1F000))
+    return frozenset(("\u200c", "\u200d", *(sign for sign in found if unicodedata.category(sign).startswith("M"))))
+
+
+@cache
+def word_with_marks() -> re.Pattern[str]:
+    return re.compile(rf"\w[\w{''.join(sorted(marks()))}]*|[^\w\s]")
 
 
 def pieces(text: str) -> list[str]:

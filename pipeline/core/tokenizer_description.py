@@ -107,6 +107,8 @@ class TokenizerDescription(BaseModel):
     normalization: Annotated[tuple[Normalization, ...], FailFast(), Field(max_length=8)] = ()
     vocabulary: Annotated[tuple[Token, ...], FailFast(), Field(max_length=MOST_TOKENS)] = ()
     merges: Annotated[tuple[Merge, ...], FailFast(), Field(max_length=MOST_TOKENS)] = ()
+    joins_marks: Annotated[bool, Field(exclude_if=lambda joins: not joins)] = False
+    """The kind `word` counts marks and joiners after a letter to its word. False for those fitted by version 0.1, which set them apart."""
 
     @field_validator("vocabulary")
     @classmethod

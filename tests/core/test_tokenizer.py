@@ -124,6 +124,24 @@ def test_the_vocabulary_has_the_most_frequent_tokens_that_occur_often_enough():
     assert fitted("word", ["x" * (LONGEST_TOKEN + 1) + " y z"]).description.vocabulary == ("y", "z")
 
 
+MARKED = {
+    "vowel signs of Hindi": ("यह हिन्दी में।", ["यह", "हिन्दी", "में", "।"]),
+    "separate accents": ("lo\u0323\u0301jo\u0301 ni\u0301", ["lo\u0323\u0301jo\u0301", "ni\u0301"]),
+    "a joiner in Persian": ("\u0645\u06cc\u200c\u0631\u0648\u0645", ["\u0645\u06cc\u200c\u0631\u0648\u0645"]),
+    "a sign with a mark": ("ok ❤\ufe0f!", ["ok", "❤", "\ufe0f", "!"]),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), MARKED.values(), ids=MARKED)
+def test_marks_of_letters_belong_to_the_words_of_new_tokenizers_only(text: str, expected: list[str]) -> None:
+    tokenizer = fitted("word", [text, "b c"])
+    assert sorted(tokenizer.description.vocabulary) == sorted({*expected, "b", "c"})
+    assert UNKNOWN not in tokenizer.encode(text)
+    old = Tokenizer(tokenizer.description.model_copy(update={"joins_marks": False}))
+    assert len(old.encode(text)) > len(expected) or text.startswith("ok")
+    assert "joins_marks" not in old.description.model_dump()
+
+
 @pytest.mark.parametrize(("kind", "texts", "count"), [("character", ["aaaa"], 1), ("word", [], 0)])
 def test_a_vocabulary_of_less_than_two_is_refused(kind, texts, count):
     with pytest.raises(

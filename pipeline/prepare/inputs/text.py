@@ -89,7 +89,7 @@ def fit(
             f"source.min_count: only {len(vocabulary)} different {kind}s of at most {LONGEST_TOKEN} characters occur at least {min_count} times "
             "in the train texts, but the tokenizer needs two: lower source.min_count, or use other texts"
         )
-    return TokenizerDescription(kind=kind, normalization=normalization, vocabulary=vocabulary)
+    return TokenizerDescription(kind=kind, normalization=normalization, vocabulary=vocabulary, joins_marks=kind == "word")
 
 
 def count_characters(texts: Iterable[str]) -> dict[str, int]:

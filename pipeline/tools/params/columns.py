@@ -228,12 +228,12 @@ def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     if "target_column" not in given and others:
         classes = "" if label_columns(table) or list_columns(table) else f"no column has classes{without_values(table)}, but "
         texts = f"{classes}{len(others)} {'have' if classes else 'columns have'} texts: to train a model that reads the text of one column and writes that of another"
-        which = ways("target_column", others)
+        which = f"{ways('target_column', others)} for the column to write"
         if "text_column" not in given and len(others) > 2:
             others.sort(key=lambda name: not cell_values.is_text(table.columns[name]))  # such as ids
             every = [*others, *(name for name in filled if name not in (*taken, *others))]
-            which = f"{assignment('text_column', others[0])} {assignment('target_column', others[1])}, or other two of {listed([shown(name, 40) for name in every], MOST_LISTED)},"
-        raise Question(path, f"{texts}, add {which} for the column to write{of_numbers(path, table, others)}")
+            which = f"{assignment('text_column', others[0])} {assignment('target_column', others[1])}, or other two of {listed([shown(name, 40) for name in every], MOST_LISTED)}"
+        raise Question(path, f"{texts}, add {which}{of_numbers(path, table, others)}")
     written = chosen(path, table, "target_column", given, others)
     return {
         "text_column": chosen(path, table, "text_column", given, [name for name in others if name != written]),

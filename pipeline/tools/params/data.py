@@ -27,21 +27,22 @@ from pipeline.tools.params import columns
 from pipeline.tools.params.findings import MOST_CLASSES, Finding, describe
 from pipeline.tools.params.labelled_texts import as_texts
 from pipeline.tools.params.readings import READERS, asked_of_lines, asked_of_pairs
-from pipeline.tools.params.table import Given, Question, Table, encoding_of, kind_of
+from pipeline.tools.params.table import Given, Question, Table, encoding_of, is_submission, kind_of
 
 LISTED_BYTES = 2**16
 """How much of a file of text is looked at for names of images."""
 LIBSVM = re.compile(rb"\S+(\s+\d+:\S+)+")
+"""The first line of a file in the format of libsvm: a label, and numbers with their indices."""
 PUBLISHED = {"train-images-idx3-ubyte": "mnist", "test_batch.bin": "cifar"}
 """The name of a file that the source of a published data set reads."""
+PUBLISHED_IN = {"", "raw", "cifar-10-batches-bin"}
+"""The folders in which it finds them, below `root`."""
 UNREAD = {
     ".arff": "write the rows of {} into a .csv",
     ".h5": "save the arrays of {} as .npy",
     ".npz": "save the arrays of {} as .npy, or those of all splits in one .npz, and write its path",
 }
 """What to do with files that no source reads in a folder, by their suffix."""
-PUBLISHED_IN = {"", "raw", "cifar-10-batches-bin"}
-"""The folders in which it finds them, below `root`."""
 
 
 def look(root: Path, given: Given) -> Finding:
@@ -264,7 +265,9 @@ def is_unlabelled(root: Path, name: str, source: Given) -> bool:
         if not root.is_dir():
             return False
         table = Table.read(root / name, encoding=encoding_of(source))
-        return not (source.get("label_column") in table.columns or columns.label_columns(table) or columns.list_columns(table))
+        wanted: Any = source.get("label_column")
+        has_labels = any(len({*map(str, table.columns.get(label, ()))}) > 1 for label in (wanted if isinstance(wanted, list) else [wanted]))
+        return is_submission(name) or not (has_labels or columns.label_columns(table) or columns.list_columns(table))
     except Refusal:
         return table_formats.named_suffix(Path(name)) == ".json"  # which is often no table
 

@@ -200,9 +200,11 @@ def as_text_pairs(root: Path, given: Given) -> Values | None:
 
 def asked_of_lines(root: Path, given: Given) -> Question | None:
     """Return the question which file to write for another, if all files in `root`, at most MOST_LISTED, have as many lines as those beside them."""
-    found = find_line_files(root)
+    files = find_line_files(root)
+    of_train = [*files.get(TRAIN, {}).values()]
     names = [name for name in visible_files(root) if not table_formats.is_document(name)]
-    if len(names) == sum(map(len, found.values())) and 1 < len(found.get(TRAIN, {})) <= MOST_LISTED:
+    are_all = len(names) == sum(map(len, files.values())) and 1 < len(of_train) <= MOST_LISTED
+    if are_all and len({path.parent for path in of_train}) == 1 and streams.num_lines(of_train[0]) >= delimited.FEWEST_LINES:
         try:
             as_text_pairs(root, {**given, "name": "text_pairs"})
         except Question as error:

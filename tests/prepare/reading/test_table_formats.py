@@ -1,6 +1,5 @@
 """The format of a table: by its name, or by its first lines."""
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,11 @@ FORMATS: dict[str, tuple[str, str, str]] = {
     "fields with tabs": ("a.trn", TABBED, ".tsv"),
     "fields in quotes": ("a.txt", TABBED.replace("\ta", '\t"a').replace("\t0", '"\t0'), ".csv"),
     "quotes within fields": ("a.txt", TABBED.replace("\ta", '\t"a" a'), ".tsv"),
-    "few lines": ("a.txt", TABBED.partition("19\t")[0], ""),
+    "few lines with tabs": ("a.txt", TABBED.partition("2\t")[0], ".tsv"),
+    "few lines with commas": ("a.txt", TABBED.partition("9\t")[0].replace("\t", ","), ""),
+    "a label and commas": ("a.txt", "".join(f"__label__{n % 2} a day, not good, no {n}\n" for n in range(20)), ""),
+    "bars": ("a.txt", "".join(f"a day no {n}|||bad\n" for n in range(30)), ""),
+    "a mark and many lines": ("a.txt", "\ufeff" + "".join(f"a{n},b{n},c\n" for n in range(9000)), ".csv"),
     "two fields": ("a.txt", "".join(f"{label}\ta day\n" for label in "ab" * 20), ""),
     "commas": ("a", 'name,"a, b",c\n' + "Ann,fine,x\n" * 20, ".csv"),
     "verse with commas": ("a.txt", "Tyger, Tyger, burning bright\n" * 20 + "In the forests of the night\n", ""),
@@ -49,7 +52,6 @@ def test_a_change_of_the_content_changes_the_format(tmp_path: Path) -> None:
 
 
 def test_the_cells_are_those_of_a_file_that_is_called_like_its_format(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(gzip.compress(b""))
     for name in ("a.txt", "b.tsv"):
         (tmp_path / name).write_text(TABBED)
     assert read(tmp_path / "a.txt", 1, 2, 3) == read(tmp_path / "b.tsv", 1, 2, 3)
@@ -65,6 +67,7 @@ def test_content_counts_only_in_a_folder_without_files_that_are_called_tables(tm
     packed(tmp_path / "train.csv", b"a,b\n1,2\n")
     assert find_tables(tmp_path) == {"train": [tmp_path / "train.csv"]}
     assert find_tables(tmp_path, "train.txt") == {"train": [tmp_path / "train.txt"], "valid": [tmp_path / "dev.txt"]}
+    assert find_tables(tmp_path, "train.csv") == {"train": [tmp_path / "train.csv"]}
 
 
 def test_equal_names_with_other_suffixes_are_sets_of_their_own(tmp_path: Path) -> None:
@@ -72,7 +75,8 @@ def test_equal_names_with_other_suffixes_are_sets_of_their_own(tmp_path: Path) -
         packed(tmp_path / name, b"a\n1\n")
     with pytest.raises(SeveralSets, match=r"has 2 tables of train: keep one, or add source.table=train.csv or source.table=train.tsv"):
         find_tables(tmp_path)
-    assert find_tables(tmp_path, "train.tsv") == {"train": [tmp_path / "train.tsv"], "test": [tmp_path / "test.tsv"]}
+    found = {split: [tmp_path / name] for split, name in {"train": "train.tsv", "valid": "valid.jsonl", "test": "test.tsv"}.items()}
+    assert find_tables(tmp_path, "train.tsv") == found
 
 
 def test_a_tsv_that_neither_way_can_be_read_names_the_line(tmp_path: Path) -> None:

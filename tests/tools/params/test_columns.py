@@ -177,7 +177,7 @@ DATES = [f"2024-{1 + number // 9:02}-{1 + number:02}" for number in range(28)]
         ({"a": [f"the old {word}" for word in WORDS for _ in "ab"], "b": [*WORDS, *DATES]}, {}, "to write those of the column b for them"),
         ({"a": [f"the old {word}" for word in WORDS for _ in "ab"], "b": [*WORDS, *DATES]}, {"label_column": "a"}, None),
         ({"a": WORDS, "b": WORDS[::-1], "form": ["x;y", "x"] * 14}, {}, "2 columns have texts: .* add source.target_column=a or"),
-        ({"a": WORDS, "b": WORDS[::-1], "c": WORDS}, {}, "add source.text_column=a source.target_column=b, or other two of a, b, c, for"),
+        ({"a": WORDS, "b": WORDS[::-1], "c": WORDS}, {}, "add source.text_column=a source.target_column=b, or other two of a, b, c"),
         (
             {
                 "key": [f"{number * 2654435761 + 10**15:016x}" for number in range(28)],
@@ -185,7 +185,7 @@ DATES = [f"2024-{1 + number // 9:02}-{1 + number:02}" for number in range(28)]
                 "b": [f"a {word} or two" for word in WORDS],
             },
             {},
-            "add source.text_column=a source.target_column=b, or other two of a, b, key, for",
+            "add source.text_column=a source.target_column=b, or other two of a, b, key",
         ),
         ({"a": WORDS, "kind": ["x", "y"] * 14}, {"target_column": "a"}, "kind"),
         ({"a": WORDS, "b": WORDS[::-1], "kind": ["x", "y"] * 14}, {"target_column": "b"}, "a"),
