@@ -14,8 +14,8 @@ NUM_BYTES = 256
 MOST_TOKENS = 65_536
 LONGEST_TOKEN = 256
 """Upper bound for the number of characters of a token; for `bpe`, of its bytes."""
-TOKENIZER_BYTES = 2**20
-"""Upper bound for a description as JSON, enough for a `bpe` of 32,768 tokens. The file that holds it may have spec.MOST_BYTES."""
+TOKENIZER_BYTES = 2**23
+"""Upper bound for a description as JSON, enough for MOST_TOKENS words of any script. The file that holds it may have spec.MOST_BYTES."""
 
 TokenizerKind = Literal["character", "byte", "word", "bpe"]
 Normalization = Literal["nfc", "nfkc", "lowercase", "strip_accents", "collapse_whitespace"]
