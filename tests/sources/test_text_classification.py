@@ -254,7 +254,7 @@ def test_the_one_of_several_columns_that_has_a_1_is_the_label(tmp_path):
 
 
 def test_a_tokenizer_that_would_not_fit_into_the_model_file_is_refused(tmp_path):
-    words = [f"{'w' * 240}{number}" for number in range(36_000)]
+    words = [f"{'w' * 240}{number}" for number in range(60_000)]
     path = write(tmp_path / "a.tsv", "".join(f"{'ab'[number % 2]}\t{word}\n" for number, word in enumerate(words)))
     with pytest.raises(
         Refusal, match=r"^source\.vocabulary: the tokenizer of \d+ tokens has \d+ bytes as JSON, but at most 8388608 are allowed"
