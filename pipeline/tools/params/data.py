@@ -162,7 +162,8 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
     certain += [error for error in (refusals.get("image_table"),) if isinstance(error, UnusableRows)]  # the table lists images for certain
     if certain:
         return certain[0]
-    named = max(refusals, key=lambda name: (isinstance(refusals[name], Question), len(READERS[name].kinds & present)))
+    fitting = {name: len(READERS[name].kinds & present) - ("image" in READERS[name].kinds - present) / 2 for name in refusals}
+    named = max(refusals, key=lambda name: (isinstance(refusals[name], Question), fitting[name]))
     error = refusals[named]
     pairs = refusals.get("text_pairs")
     if pairs is None and isinstance(error, Question) and not {"name", "task", "label_column"} & set(given):
