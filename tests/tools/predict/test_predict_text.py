@@ -1,6 +1,7 @@
 """`predict` and `load_model` for texts: each line gets the answer of the evaluation, and a line that is no text is named."""
 
 import io
+import json
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -117,6 +118,13 @@ def test_the_rows_of_a_table_are_texts_and_its_header_and_labels_are_not(text_mo
     assert done.errors == [
         "error: two.csv: is a table, and the model file does not say from which column its inputs are: add --column NAME with one of its columns, title, text"
     ]
+
+
+def test_lines_with_tabs_are_texts_unless_a_column_is_named(text_model: Path, predict: Predict) -> None:
+    Path("rows.txt").write_text("".join(f"{number}\tthe cat\ta {WORDS[number % 8]}\n" for number in range(20)), encoding="utf-8")
+    lines, rows = predict("rows.txt").records, predict("rows.txt", "--column", 2).records
+    assert [record["input"] for record in lines] == [record["input"] for record in rows]
+    assert len({json.dumps(record["top"]) for record in rows}) == 1 < len({json.dumps(record["top"]) for record in lines})
 
 
 def test_texts_in_another_encoding_are_read_by_its_name_or_their_byte_order_mark(text_model: Path, predict: Predict) -> None:
