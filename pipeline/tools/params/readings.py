@@ -83,26 +83,21 @@ def refuse_columns_apart(root: Path, options: Sequence[Option], given: Given) ->
 
 
 def columns_beside(path: Path, given: Given) -> list[Path]:
-    """Return the files of text beside a table that have as many lines, and are none themselves; [] if the table has names of columns."""
+    """Return the files beside a table whose names say that they have its labels, with as many lines; [] if the table has names of columns."""
     with suppress(Refusal, OSError):  # which other readings say, too
         table = Table.read(path, encoding=encoding_of(given), given=given)
         if all(isinstance(name, int) for name in table.columns):
-            size, split = path.stat().st_size, split_in(path.name)
-            beside = [each for each in sorted(path.parent.iterdir()) if LABEL_WORDS & {*words(each.name)} and is_plain_text(each)]
-            beside = [each for each in beside if split_in(each.name) == split and each.stat().st_size <= size]
-            beside = [each for each in beside if not table_formats.suffix_of(each)]
+            beside = [each for each in sorted(path.parent.iterdir()) if may_have_labels(each, path)]
             return [each for each in beside[:MOST_TABLES] if streams.num_lines(each) == streams.num_lines(path)]
     return []
 
 
-def is_plain_text(path: Path) -> bool:
-    """Return True if a file may be one of text by its name, and does not describe the others."""
-    return (
-        path.is_file()
-        and kind_of(streams.unpacked_name(path.name)) in ("text", "other")
-        and not table_formats.is_document(path)
-        and not path.name.lower().endswith(archives.SUFFIXES)
-    )
+def may_have_labels(path: Path, table: Path) -> bool:
+    """Return True if a file is called like labels of the same split as `table`, is no table itself, and not larger."""
+    is_called_so = bool(LABEL_WORDS & {*words(path.name)}) and split_in(path.name) == split_in(table.name)
+    if not is_called_so or path == table or not path.is_file() or path.stat().st_size > table.stat().st_size:
+        return False
+    return kind_of(streams.unpacked_name(path.name)) in ("text", "other") and not table_formats.suffix_of(path)
 
 
 def row_values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
