@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property, partial
+from glob import has_magic
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -281,8 +282,9 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
     If `root` is a table, it belongs to train. In a folder, a word in the name of a table, or the name of a folder around it, names the split:
     `train.csv`, `data/test-00000-of-00001.parquet` or `valid/metadata.csv`. Tables whose names differ only in numbers are parts of one.
     `table` chooses one of several sets of tables, by the name or a pattern for the names of those of train; if their names have no word for
-    a split, all tables with such a name belong to train. Without it, the set with the shortest paths counts. With `of_lines`, the tables are
-    files of text with a label in each line. Raises SeveralSets if several are left, and Refusal if there is no table for train.
+    a split, all tables with such a name belong to train. A pattern may choose several sets, which are then one. Without it, the set with the
+    shortest paths counts. With `of_lines`, the tables are files of text with a label in each line. Raises SeveralSets if several are left, and
+    Refusal if there is no table for train.
     """
     if not root.is_dir() and not root.name.lower().endswith(archives.SUFFIXES):
         return {TRAIN: [root]} if is_table(root, of_lines=of_lines) else {}
@@ -299,6 +301,8 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
             return {TRAIN: chosen} if chosen else {}
     depth = min((len(found[TRAIN][0].parts) for found in of_train), default=0)
     sets = [found for found in of_train if len(found[TRAIN][0].parts) == depth]
+    if len(sets) > 1 and table is not None and has_magic(table):
+        return {split: joined for split in SPLITS if (joined := [root / path for found in sets for path in found.get(split, ())])}
     if len(sets) > 1:
         raise SeveralSets(root, [[root / path for path in found[TRAIN]] for found in sets])
     if not sets:
@@ -306,12 +310,17 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
             remedy = f"add a table called train with one of the suffixes {TABLES}; or, to read one alone, write {shlex.quote(f'data={root / alone[0]}')}"
             raise Refusal(f"source.root: {root}: has {', '.join(alone)}, but no table of train: {remedy}")
         return {}
-    for split, paths in sets[0].items():
+    refuse_doubled(root, sets[0])
+    return {split: [root / path for path in sets[0][split]] for split in SPLITS if split in sets[0]}
+
+
+def refuse_doubled(root: Path, found: Mapping[str, Sequence[PurePosixPath]]) -> None:
+    """Raise Refusal if a split has several tables that are no parts of one: if their names have no numbers, or other suffixes."""
+    for split, paths in found.items():
         are_parts = all(set(map(str.isdigit, words(path.stem))) == {False, True} for path in paths)
         if len(paths) > 1 and (not are_parts or len({path.suffix for path in paths}) > 1):
             remedy = f"move one to another folder, or, to read one alone, write its path: {shlex.quote(f'data={root / paths[0]}')}"
             raise Refusal(f"source.root: {root}: has two tables of {split} ({paths[0]}, {paths[1]}): {remedy}")
-    return {split: [root / path for path in sets[0][split]] for split in SPLITS if split in sets[0]}
 
 
 def tables_in(root: Path, table: str | None = None) -> list[PurePosixPath]:

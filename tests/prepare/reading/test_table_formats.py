@@ -79,6 +79,15 @@ def test_equal_names_with_other_suffixes_are_sets_of_their_own(tmp_path: Path) -
     assert find_tables(tmp_path, "train.tsv") == found
 
 
+def test_a_pattern_joins_several_sets(tmp_path: Path) -> None:
+    for name in ("en/train.csv", "en/test.csv", "id/train.csv"):
+        packed(tmp_path / name, b"a\n1\n")
+    assert find_tables(tmp_path, "*/train.csv") == {
+        "train": [tmp_path / "en/train.csv", tmp_path / "id/train.csv"],
+        "test": [tmp_path / "en/test.csv"],
+    }
+
+
 def test_a_tsv_that_neither_way_can_be_read_names_the_line(tmp_path: Path) -> None:
     path = packed(tmp_path / "a.tsv", b'a\tb\n1\t"fine"\n2\n')
     with pytest.raises(Refusal, match=r"a.tsv:3: has 1 column, but line 1 has 2"):
