@@ -19,7 +19,7 @@ from pipeline.core.section import Section, suggestion
 from pipeline.core.untrusted import shown
 from pipeline.prepare.columns import Unclear
 from pipeline.prepare.reading import archives, delimited, streams, table_formats, tables
-from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, split_in
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, SPLIT_NAMES, split_in, words
 from pipeline.prepare.reading.delimited import WrongLines
 from pipeline.prepare.reading.table_formats import is_document
 from pipeline.prepare.reading.tables import UnusableRows, visible_files
@@ -81,7 +81,24 @@ def look(root: Path, given: Given) -> Finding:
             raise Refusal(f"{question}; to read {READERS[name].title} instead{leaving(labelled)}, add source={name}")
         remedy = f"to leave this out, add source={name}" + (f"; else: {refusals['image_table']}" if "image_table" in refusals else "")
         raise Refusal(f"data={root}: can be read as {READERS[name].title}{leaving(labelled)}: {remedy}")
-    return replace(found[name], lines=(*found[name].lines, *left_out(name, unused[name], refusals)))
+    return replace(found[name], lines=(*found[name].lines, *left_out(name, unused[name], refusals), *beside(root)))
+
+
+def beside(root: Path) -> list[str]:
+    """Return a line about files beside the file `root` that seem to be its other splits by their names, such as `x-dev` beside `x-train-high`."""
+
+    def kept(name: str) -> set[str]:
+        return {word for word in words(name) if word not in SPLIT_NAMES}
+
+    if not root.is_file() or split_in(root.name) not in (TRAIN, None):
+        return []
+    files = [
+        path.name
+        for path in sorted(root.parent.iterdir())
+        if split_in(path.name) not in (TRAIN, None) and kept(path.name) <= kept(root.name)
+    ]
+    folder = shlex.quote(f"data={root.parent}")
+    return [f"beside it, not read: {listed(files, MOST_CLASSES)}: {folder} reads its folder"] if files else []
 
 
 def refuse_several(root: Path, given: Given, possible: Mapping[str, Sequence[str]]) -> NoReturn:

@@ -17,6 +17,7 @@ from pipeline.core.spec import Inputs, Targets
 from pipeline.core.untrusted import shown
 from pipeline.prepare.inputs.tokens import measured
 from pipeline.prepare.params import PrepareParams, SourceSettings
+from pipeline.prepare.reading import tables
 from pipeline.prepare.reading.labelled_tables import Keys
 from pipeline.prepare.reading.line_files import find_line_files
 from pipeline.prepare.reading.streams import looking
@@ -87,6 +88,7 @@ def describe(values: Mapping[str, Any], given: Given) -> Finding:
         + ", ".join(f"{'about ' * bool(looked)}{count} samples of {split}" for split, count in counts.items())
         + looked,
         *(f"{key}: {shown(values[key], 60)}" for key in keys if values.get(key) is not None),
+        *unused_columns(settings, values, paths.get(TRAIN, ())),
         *described_targets(dataset, assigned[TRAIN]),
         *input_lines,
         *image_lines,
@@ -103,6 +105,20 @@ def describe(values: Mapping[str, Any], given: Given) -> Finding:
         dataset.task.fitted(targets[TRAIN]),
         **facts,
     )
+
+
+def unused_columns(settings: Any, values: Mapping[str, Any], paths: Sequence[Path]) -> list[str]:
+    """Return a line about the columns of the table of train that a source of texts does not use."""
+    if settings.name not in ("text_classification", "text_pairs") or not paths or getattr(settings, "line_files", dict)():
+        return []
+    names: Sequence[Any] = tables.names(paths[0], encoding=settings.encoding)
+    if isinstance(values["text_column"], int):
+        names = range(1, len(names) + 1)
+    labels = values.get("label_column")
+    used = {*(labels if isinstance(labels, list | tuple) else [labels])}
+    used |= {values.get(key) for key in ("text_column", "target_column", "split_column", "group_column")}
+    rest = [shown(name, 40) for name in names if name not in used]
+    return [f"columns not used: {listed(rest, MOST_CLASSES)}"] if rest else []
 
 
 def described_inputs(

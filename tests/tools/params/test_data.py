@@ -296,6 +296,15 @@ def test_a_table_that_is_read_as_a_text_is_not_listed_as_unused(capsys: pytest.C
         assert "not used" not in capsys.readouterr().out
 
 
+def test_what_one_file_leaves_unused_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("x-train-1", "x-dev", "y-dev"):
+        csv(f"data/{name}.csv", rows())
+    source("data=data/x-train-1.csv")
+    printed = capsys.readouterr().out
+    assert "set: columns not used: id\n" in printed
+    assert "set: beside it, not read: x-dev.csv: data=data reads its folder\n" in printed
+
+
 def test_what_is_replaced_is_kept() -> None:
     edited = Path("params.yaml").read_text(encoding="utf-8").replace("epochs: 30", "epochs: 31")
     Path("params.yaml").write_text(edited, encoding="utf-8")
