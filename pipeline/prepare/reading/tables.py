@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.raw_dataset import SPLITS, TRAIN
+from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
@@ -306,7 +306,14 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
     if len(sets) > 1:
         raise SeveralSets(root, [[root / path for path in found[TRAIN]] for found in sets])
     if not sets:
-        if alone := sorted(str(path) for found in groups.values() for paths in found.values() for path in paths if len(path.parts) == 1):
+        every = [
+            (split == TEST, str(path))
+            for found in groups.values()
+            for split, paths in found.items()
+            for path in paths
+            if len(path.parts) == 1
+        ]
+        if alone := [name for _, name in sorted(every)]:
             remedy = f"add a table called train with one of the suffixes {TABLES}; or, to read one alone, write {shlex.quote(f'data={root / alone[0]}')}"
             raise Refusal(f"source.root: {root}: has {', '.join(alone)}, but no table of train: {remedy}")
         return {}
