@@ -353,7 +353,7 @@ def words(text: str) -> list[str]:
 @cache
 def marks() -> frozenset[str]:
     """Return the marks and joiners that may follow a letter within a word, which are no letters for Python's regular expressions."""
-    found = (chr(number) for number in range(0x300, 0x1F000))
+    found = (chr(number) for number in (*range(0x300, 0x1F000), *range(0xE0100, 0xE01F0)))
     return frozenset(("\u200c", "\u200d", *(sign for sign in found if unicodedata.category(sign).startswith("M"))))
 
 

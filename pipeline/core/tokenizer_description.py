@@ -15,7 +15,7 @@ MOST_TOKENS = 65_536
 LONGEST_TOKEN = 256
 """Upper bound for the number of characters of a token; for `bpe`, of its bytes."""
 TOKENIZER_BYTES = 2**23
-"""Upper bound for a description as JSON, enough for MOST_TOKENS words of any script. The file that holds it may have spec.MOST_BYTES."""
+"""Upper bound for a description as JSON, enough for MOST_TOKENS words of usual length. The file that holds it may have spec.MOST_BYTES."""
 
 TokenizerKind = Literal["character", "byte", "word", "bpe"]
 Normalization = Literal["nfc", "nfkc", "lowercase", "strip_accents", "collapse_whitespace"]

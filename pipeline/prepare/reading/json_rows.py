@@ -66,7 +66,8 @@ def rows_in(data: Any, place: str) -> list[Any]:
     of_rows = {name: items for name, items in lists.items() if items and all(isinstance(item, dict | list) for item in items)}
     if {"images", "annotations"} <= of_rows.keys():
         raise Refusal(f"{place}: has annotations of images in the form of COCO, which no source reads: write a table of images and labels")
-    keyed = [name for name, value in data.items() if is_keyed(value)] if isinstance(data, dict) else []
+    most = sum(map(len, of_rows.values()))
+    keyed = [name for name, value in data.items() if is_keyed(value) and len(value) > most] if isinstance(data, dict) else []
     if of_rows and keyed:
         both = f"the list {shown(next(iter(of_rows)), 60)} and in the object {shown(keyed[0], 60)}"
         raise Refusal(f"{place}: has objects in {both}: write a list of the rows")

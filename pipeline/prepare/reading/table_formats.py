@@ -1,5 +1,6 @@
 """Which format a table has: by its name or, if that says nothing, by its first lines."""
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path, PurePath
@@ -20,12 +21,13 @@ NO_LINES = (
     *(".pdf", ".doc", ".docx", ".xlsx", ".pptx", ".mid", ".wav", ".mp3", ".mp4"),
 )
 """The suffixes of files whose lines are no samples."""
-FEWEST_LINES, FEWEST_FIELDS = 10, 3
+FEWEST_ROWS, FEWEST_FIELDS = 20, 3
 """Lines of text may have commas by chance, but not so many lines equally many of them."""
-JUDGED_BYTES = 16 * 2**20
+JUDGED_BYTES, JUDGED_LINES = 16 * 2**20, 100
 DOCUMENTS = ("readme", "license", "licence", "_about", "citation", "changelog")
 """The beginnings of the names of files that describe a dataset."""
 TABLES = ", ".join(FORMATS)
+FRACTION = re.compile(r"\d\.\d")
 
 
 def named_suffix(path: PurePath) -> str:
@@ -58,8 +60,9 @@ def format_of_tsv(path: Path, version: archives.Version) -> str:  # noqa: ARG001
 def format_of_content(path: Path, version: archives.Version) -> str:  # noqa: ARG001  # a part of the key of the cache
     """Return the suffix of the format of a file of text whose lines are rows, in the first SAMPLED_BYTES; "" if they are not.
 
-    Such rows are objects of JSON, mostly numbers, three or more fields with tabs between them, or in FEWEST_LINES lines with commas. Lines that
-    `line_separator` divides otherwise are no rows. Whether fields are in quotes decides between `.tsv` and `.csv`.
+    Such rows are objects of JSON, three or more fields with tabs between them, mostly numbers, or three or more fields with commas in FEWEST_ROWS
+    lines. Lines that `line_separator` divides otherwise are no rows, such as a label before a text, unless they have fractions. Whether fields
+    are in quotes decides between `.tsv` and `.csv`.
     """
     text, is_cut = beginning(path, streams.SAMPLED_BYTES)
     lines = [line for line in text.split("\n")[: -1 if is_cut else None] if line.strip()]
@@ -71,16 +74,20 @@ def format_of_content(path: Path, version: archives.Version) -> str:  # noqa: AR
     tabs = {line.count("\t") for line in lines}
     if len(tabs) == 1 and tabs.pop() + 1 >= FEWEST_FIELDS:
         return ".csv" if '"' in text and delimited.is_regular(text, "\t") else ".tsv"
-    return ".csv" if delimited.holds_numbers(text) or has_commas(text, lines) else ""
+    return ".csv" if has_fields(text, lines) else ""
 
 
-def has_commas(text: str, lines: Sequence[str]) -> bool:
-    """Return True if commas divide the lines of a text into fields, and nothing else does, such as a label before the text."""
+def has_fields(text: str, lines: Sequence[str]) -> bool:
+    """Return True if the lines of a text are rows of numbers, or commas divide them, and nothing else does."""
     try:
         otherwise = delimited.line_separator(lambda: enumerate(lines, 1), "")
     except delimited.WrongLines:
         return False
-    return len(lines) >= FEWEST_LINES and otherwise is None and delimited.num_fields(text) >= FEWEST_FIELDS
+    if otherwise is None and len(lines) >= FEWEST_ROWS and delimited.num_fields(text) >= FEWEST_FIELDS:
+        return True
+    beginning_of_text = "\n".join(lines[:JUDGED_LINES])
+    may_be_numbers = otherwise in (None, ";", "|") or (otherwise == " " and FRACTION.search(beginning_of_text))
+    return bool(may_be_numbers) and delimited.holds_numbers(beginning_of_text)
 
 
 def beginning(path: Path, size: int) -> tuple[str, bool]:

@@ -344,7 +344,24 @@ def tables_in(root: Path, table: str | None = None) -> list[PurePosixPath]:
         return found
     beside = [path for path in in_splits(files) if path not in found]
     named = {*chosen, *(beside if len(beside) <= MOST_FILES else ())}
-    return found + [path for path in files if path in named and suffix_of(root / path)]
+    of_rows = [path for path in files if path in named and suffix_of(root / path)]
+    refuse_short(root, of_rows, [path for path in files if path in named and path not in of_rows])
+    return found + of_rows
+
+
+def refuse_short(root: Path, of_rows: Sequence[PurePosixPath], others: Sequence[PurePosixPath]) -> None:
+    """Raise Refusal if one of `others` is called like another split of one of `of_rows`, but its lines are too few to tell that it is a table."""
+    known = {(path.suffix, *plain_words(path.stem)): path for path in of_rows}
+    for path in others:
+        like = known.get((path.suffix, *plain_words(path.stem)))
+        if like and split_in(path.stem):
+            problem = f"does not look like rows, as {shown(like)} does: call both .csv, or remove one"
+            raise Refusal(f"source.root: {shown(root / path)}: {problem}")
+
+
+def plain_words(name: str) -> list[str]:
+    """Return the words of a name that mean no split, and are no numbers."""
+    return [word for word in words(name) if word not in SPLIT_NAMES and word != "of" and not word.isdigit()]
 
 
 def in_splits(files: Iterable[PurePosixPath]) -> list[PurePosixPath]:
@@ -363,8 +380,7 @@ def by_name(candidates: Iterable[PurePosixPath]) -> dict[tuple[str, ...], dict[s
         around = {split for part in path.parts[:-1] if (split := split_of_folder(part))}
         split = split_in(stem) or (around.pop() if len(around) == 1 else None)
         if split:
-            others = [word for word in words(stem) if word not in SPLIT_NAMES and word != "of" and not word.isdigit()]
-            groups[(*folders, "/", *others)][split].append(path)
+            groups[(*folders, "/", *plain_words(stem))][split].append(path)
     return groups
 
 

@@ -69,7 +69,7 @@ def look(root: Path, given: Given) -> Finding:
     of_rows = {str(path) for path in tables.tables_in(root)}  # by their names or contents
     found, refusals = attempts(root, given)
     if not found:
-        raise nearest(root, given, refusals, {"table" if name in of_rows else kind_of(name) for name in files})
+        raise nearest(root, given, refusals, {name: "table" if name in of_rows else kind_of(name) for name in files})
     unused = {name: unused_files(root, names, finding) for name, finding in found.items()}
     possible = [name for name, (labelled, *_) in unused.items() if not any(set(other) < set(labelled) for other, *_ in unused.values())]
     [name] = possible if len(possible) == 1 else refuse_several(root, given, {each: unused[each][0] for each in possible})
@@ -142,15 +142,18 @@ def refuse_published(root: Path, files: Sequence[str], given: Given) -> None:
         others = "; for Fashion-MNIST and Kuzushiji-MNIST, source.variant is fashion and kmnist" * (published[0] == "mnist")
         raise Refusal(f"data={root}: has the files of a published data set: run `{command}`{others}")
     if root.is_file() and kind_of(root.name) in ("text", "other") and begins_as_libsvm(root):
-        raise Refusal(f"data={root}: has rows of libsvm, INDEX:VALUE, which no source reads: write a .csv with a column for each index")
+        raise Refusal(
+            f"data={root}: has rows of libsvm, INDEX:VALUE, which no source reads: write a .csv with a column for each index; if it is a text, add source=text"
+        )
     if files and all(name.lower().endswith(".arff") for name in files):
         raise Refusal(f"data={root}: is of Weka (ARFF): write its rows into a .csv with the names of the columns in the first line")
 
 
 def begins_as_libsvm(path: Path) -> bool:
-    """Return True if the first line of a file that is not packed has a label and then only pairs such as `3:0.5`."""
+    """Return True if the first lines of a file that is not packed have a label and then only pairs such as `3:0.5`."""
     with path.open("rb") as file:
-        return bool(LIBSVM.fullmatch(file.readline(LISTED_BYTES).strip()))
+        lines = [line.strip() for line in file.read(LISTED_BYTES).split(b"\n")[:-1] if line.strip()]
+    return len(lines) > 1 and all(map(LIBSVM.fullmatch, lines))
 
 
 def attempts(root: Path, given: Given) -> tuple[dict[str, Finding], dict[str, Refusal]]:
@@ -168,13 +171,14 @@ def attempts(root: Path, given: Given) -> tuple[dict[str, Finding], dict[str, Re
     return found, refusals
 
 
-def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: set[str]) -> Refusal:
-    """Return the refusal of the source that a user's answer would let read the data, or that reads the most kinds of the files in `present`.
+def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], kinds: Mapping[str, str]) -> Refusal:
+    """Return the refusal of the source that a user's answer would let read the data, or that reads the most kinds of the files, which `kinds` has by name.
 
     That of a file in another encoding goes before all others.
     """
     if not refusals:
         return unknown(root, given)
+    present, by_name = {*kinds.values()}, {*map(kind_of, kinds)}
     certain: list[Refusal] = [error for error in refusals.values() if isinstance(error, streams.NotDecoded)]
     certain += [error for error in (refusals.get("image_table"),) if isinstance(error, UnusableRows)]  # the table lists images for certain
     if certain:
@@ -190,7 +194,7 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
         return Refusal(f"{first}; or {'; and '.join(second.questions)}")
     if "image" in present and "image_table" in refusals and not READERS[named].kinds & {"image"}:
         return Refusal(f"{error}; its images are then unused: {refusals['image_table']}")
-    if "text" in present <= {"text", "other"} and "name" not in given and "text" not in refusals:
+    if "text" in by_name <= {"text", "other"} and "name" not in given and "text" not in refusals:
         error = Refusal(f"{error}; {as_texts(root)}")
     return Refusal(f"{error}; {packed}") if (packed := packed_in(root)) else error
 

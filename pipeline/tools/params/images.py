@@ -41,7 +41,7 @@ from pipeline.tools.params.table import (
 
 MASKS, IMAGES = {"mask", "masks", "label", "labels", "annotation", "annotations", "segmentation", "gt"}, {"image", "images", "img", "imgs"}
 """Names of a folder whose images are masks, not a class, and of the one beside it."""
-BEFORE_NUMBER = re.compile(r"(?=[^.]*[^\W\d_])(.*?[^\W_])[\W_]*\d+\.\w+$")
+BEFORE_NUMBER = re.compile(r"(?=[^.]*[^\W\d_])(.+?)(?:[\W_]+\d|\d+\.\w+$)")
 """Matches `cat` in the name `cat.12.jpg`."""
 
 

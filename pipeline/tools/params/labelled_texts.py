@@ -204,12 +204,17 @@ def labelled_lines(paths: Sequence[Path], encoding: str) -> bool:
         return False
     try:
         table = Table.read(*paths, encoding=encoding)
+        beginning = streams.look(paths[0], encoding)[0].text
     except Question:  # about its first line
         return True
     except (streams.NotDecoded, WrongLines):
         raise
     except Refusal:  # as other readings say that a file cannot be read
         return False
+    if delimited.holds_numbers(beginning) and not beginning.startswith(delimited.SEVERAL):
+        renamed = paths[0].with_suffix(".csv").name
+        rows = "has rows of whole numbers: if it is a table, call it"
+        raise Refusal(f"data={paths[0]}: {rows} {shown(renamed)}; if these are labels and texts, add source=text_classification")
     return len(table.columns) > 1 and bool(columns.label_columns(table))
 
 
@@ -228,7 +233,11 @@ def of_class_files(root: Path, given: Given) -> Values | None:
         if are_languages(find_line_files(root).get(TRAIN, {})):
             return None
     refuse_several_sets(root, given, [])
-    if not found or any(split_in(PurePosixPath(name).name) for name in found):
+    if (
+        not found
+        or any(table_formats.suffix_of(root / name) for name in found)
+        or any(split_in(PurePosixPath(name).name) for name in found)
+    ):
         return None
     several = {name: lines_in(root / name, encoding_of(given)) for name in found}
     if labels := next((name for name, content in several.items() if cell_values.is_label(content)), None):

@@ -235,7 +235,7 @@ def as_corpus(root: Path, given: Given) -> Values | None:
     by_stem = len({PurePosixPath(name).stem for name in of_class}) > 1
     if (
         table_formats.suffix_of(root)
-        or tables.tables_in(root)
+        or 2 * len(tables.tables_in(root)) > len(names)
         or root.name.lower().endswith(archives.SUFFIXES)
         or not names
         or not (by_stem or all(name.lower().endswith(TEXT_SUFFIXES) for name in names))

@@ -110,7 +110,7 @@ class RawInputs:
     def suffix_of(self, path: Path) -> str:
         """Return the suffix of a table, or "". Its content counts if the model reads rows or the user names columns: other lines may be texts."""
         by_content = isinstance(self.reader, RowReader) or self.column.given is not None or bool(self.keep)
-        return table_formats.suffix_of(path) if by_content else table_formats.named_suffix(path)
+        return table_formats.suffix_of(path) if by_content and path != STREAM else table_formats.named_suffix(path)
 
     def kind_of(self, path: Path) -> str:
         """Return what is at `path`: a "tree" (a folder, a tar or zip archive), a "table", an "array" (.npy), a file of "lines", or another "file".

@@ -21,8 +21,11 @@ FORMATS: dict[str, tuple[str, str, str]] = {
     "fields in quotes": ("a.txt", TABBED.replace("\ta", '\t"a').replace("\t0", '"\t0'), ".csv"),
     "quotes within fields": ("a.txt", TABBED.replace("\ta", '\t"a" a'), ".tsv"),
     "few lines with tabs": ("a.txt", TABBED.partition("2\t")[0], ".tsv"),
-    "few lines with commas": ("a.txt", TABBED.partition("9\t")[0].replace("\t", ","), ""),
+    "few lines with commas": ("a.txt", TABBED.partition("19\t")[0].replace("\t", ","), ""),
     "a label and commas": ("a.txt", "".join(f"__label__{n % 2} a day, not good, no {n}\n" for n in range(20)), ""),
+    "labels and numbers": ("a.txt", "".join(f"__label__{n % 2} 5 12 {n}\n" for n in range(30)), ""),
+    "pairs of numbers": ("a.txt", "".join(f"4 9 {n}\t{n} 9 4\n" for n in range(30)), ""),
+    "a class and numbers": ("a.txt", "1 2.5 3\n2 4.5 6\n", ".csv"),
     "bars": ("a.txt", "".join(f"a day no {n}|||bad\n" for n in range(30)), ""),
     "a mark and many lines": ("a.txt", "\ufeff" + "".join(f"a{n},b{n},c\n" for n in range(9000)), ".csv"),
     "two fields": ("a.txt", "".join(f"{label}\ta day\n" for label in "ab" * 20), ""),
@@ -45,7 +48,7 @@ def test_a_name_or_else_the_content_tells_the_format(tmp_path: Path, name: str, 
 
 def test_a_change_of_the_content_changes_the_format(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    path.write_text("1 2\n3 4\n")
+    path.write_text("1.5 2\n3.5 4\n")
     assert suffix_of(path) == ".csv"
     path.write_text("one day\nanother one\n")
     assert suffix_of(path) == ""
@@ -77,6 +80,14 @@ def test_equal_names_with_other_suffixes_are_sets_of_their_own(tmp_path: Path) -
         find_tables(tmp_path)
     found = {split: [tmp_path / name] for split, name in {"train": "train.tsv", "valid": "valid.jsonl", "test": "test.tsv"}.items()}
     assert find_tables(tmp_path, "train.tsv") == found
+
+
+def test_a_split_with_too_few_rows_to_tell_is_named(tmp_path: Path) -> None:
+    rows = [f"a{n},b{n},c\n" for n in range(30)]
+    packed(tmp_path / "train.txt", "".join(rows).encode())
+    packed(tmp_path / "test.txt", "".join(rows[:8]).encode())
+    with pytest.raises(Refusal, match=r"test.txt: does not look like rows, as train.txt does: call both .csv, or remove one"):
+        find_tables(tmp_path)
 
 
 def test_a_pattern_joins_several_sets(tmp_path: Path) -> None:

@@ -276,4 +276,4 @@ def test_parallel_files_with_fields_in_their_lines_are_no_pairs(tmp_path: Path) 
 
 def test_unusable_rows_of_a_table_that_lists_images_are_said_before_questions_about_other_readings() -> None:
     faulty, asked = UnusableRows("line 2: has no label"), Question(Path("a"), "add source=table")
-    assert data.nearest(Path("a"), {}, {"table": asked, "image_table": faulty}, {"image", "table"}) is faulty
+    assert data.nearest(Path("a"), {}, {"table": asked, "image_table": faulty}, {"a.png": "image", "a.csv": "table"}) is faulty

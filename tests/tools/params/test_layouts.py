@@ -561,7 +561,7 @@ def followed(path: str, printed: str) -> list[list[str]]:
         Path(path).rename("data/x/train_labels.txt")
         return [["data=data/x"]]
     answers = list[list[str]]()
-    for either in printed.split("; or "):
+    for either in re.split("; or |; (?=if these are texts)", printed):
         questions = [[shlex.split(word)[0] for word in ADDED.findall(question)] for question in either.split("; and ")]
         several = (words for words in product(*questions) if words)
         answers += [[*words] if words[0].startswith("data=") else [f"data={path}", *words] for words in several]
