@@ -81,7 +81,7 @@ def look(root: Path, given: Given) -> Finding:
             raise Refusal(f"{question}; to read {READERS[name].title} instead{leaving(labelled)}, add source={name}")
         remedy = f"to leave this out, add source={name}" + (f"; else: {refusals['image_table']}" if "image_table" in refusals else "")
         raise Refusal(f"data={root}: can be read as {READERS[name].title}{leaving(labelled)}: {remedy}")
-    return replace(found[name], lines=(*found[name].lines, *left_out(name, unused[name], refusals), *beside(root)))
+    return replace(found[name], lines=(*found[name].lines, *left_out(found[name], unused[name], refusals), *beside(root)))
 
 
 def beside(root: Path) -> list[str]:
@@ -120,14 +120,21 @@ def refuse_corpus(root: Path, given: Given, refusals: Mapping[str, Refusal]) -> 
         )
 
 
-def left_out(name: str, unused: tuple[Sequence[str], Sequence[str], Sequence[str]], refusals: Mapping[str, Refusal]) -> list[str]:
-    """Return lines about the files that the source `name` does not use, and how to read labelled texts as rows."""
+def left_out(finding: Finding, unused: tuple[Sequence[str], Sequence[str], Sequence[str]], refusals: Mapping[str, Refusal]) -> list[str]:
+    """Return lines about the files that a source does not use, those first that are called like what it reads, and how to read labelled texts as rows."""
     labelled, unlabelled, others = unused
-    sentences = {"not used": [*labelled, *others], "not used, because without labels": unlabelled}
+    read = [path.name for path in finding.files]
+
+    def likeness(name: str) -> int:
+        return max((len(posixpath.commonprefix((posixpath.basename(name), each))) for each in read), default=0)
+
+    rest = sorted([*labelled, *others], key=likeness, reverse=True)
+    sentences = {"not used": rest, "not used, because without labels": unlabelled}
     lines = [f"{sentence}: {listed(summary(several), MOST_CLASSES)}" for sentence, several in sentences.items() if several]
-    beside = refusals.get("table")
-    if name == "text_classification" and isinstance(beside, Question):
-        lines += [f"to read {READERS['table'].title} instead, add source=table: {question}" for question in beside.questions]
+    table = refusals.get("table")
+    if finding.source["name"] == "text_classification" and isinstance(table, Question):
+        instead = f"to read {READERS['table'].title} instead, add source=table: "
+        lines += [question if "source=table" in question else instead + question for question in table.questions]
     return lines
 
 
@@ -253,8 +260,6 @@ def unused_files(root: Path, names: Sequence[str], finding: Finding) -> tuple[li
             and not is_document(name)
         ):
             others.append(name)
-    used = [path.name for path in finding.files]
-    others.sort(key=lambda name: -max((len(posixpath.commonprefix((name, each))) for each in used), default=0))  # such as tests first
     return labelled, unlabelled, others
 
 

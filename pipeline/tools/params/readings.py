@@ -143,7 +143,11 @@ def target_column(path: Path, table: Table, given: Given, split: Name | None) ->
     if len(named) == 1 or len(found) < 2:
         return columns.chosen(path, table, "label_column", given, named or found)
     found = [found[-1], *found[:-1]]
-    offered = [columns.described(name, table.columns[name], "label_column") for name in found[:MOST_LISTED]]
+    offered = [
+        columns.described(name, table.columns[name], "label_column")
+        + f" {columns.AS_REGRESSION}" * (cell_values.fraction(table.columns[name]) is not None)
+        for name in found[:MOST_LISTED]
+    ]
     more = " or that of another column" if len(found) > MOST_LISTED else ""
     problem = f"{len(found)} columns may be the one to predict{columns.without_values(table)}"
     raise Question(path, f"{problem}: add {' or '.join(offered)}{more}{of_whole_numbers(table, found[:MOST_LISTED])}")
