@@ -37,7 +37,7 @@ def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
 
     Such are `train.en` and `train.de`, `train/seq.in` and `train/label`, `src-train.txt` and `tgt-train.txt`, or `texts.txt` and `labels.txt`,
     which belong to train, as `corpus.en` does beside `dev.en`. A column is called like the words in the name of its file that are no split, and not in the names of all. Of the files of
-    train, at least two with equal numbers of lines count, and the larger of two such sets; of several in another split, the first that is complete.
+    train, at least two with equal numbers of lines count, and of two such sets that with columns as in the other splits, or else the larger; of several in another split, the first that is complete.
     Files of one folder and one word for the split belong together. There are none if several folders have the same files of train.
     """
     origins: dict[str, dict[Any, dict[tuple[str, ...], Path]]] = defaultdict(lambda: defaultdict(dict))
@@ -55,7 +55,13 @@ def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
         return {}  # such as a folder for each chapter
     sizes = {column: num_lines(path) for column, path in splits.get(TRAIN, {}).items()} if len(splits.get(TRAIN, {})) > 1 else {}
     counts = Counter(sizes.values())
-    best = max((size for size, count in counts.items() if count > 1 and size), default=0)
+    beside = {column for split, columns in splits.items() if split != TRAIN for column in columns}
+
+    def fit(size: int) -> tuple[float, int]:
+        of_size = [column for column, each in sizes.items() if each == size]
+        return sum(any(column[-len(other) :] == other for column in of_size) for other in beside) / len(of_size), size
+
+    best = max((size for size, count in counts.items() if count > 1 and size), key=fit, default=0)
     of_train = [column for column, size in sizes.items() if size == best]
     if not best:
         return {}

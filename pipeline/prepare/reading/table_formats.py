@@ -22,7 +22,7 @@ NO_LINES = (
 )
 """The suffixes of files whose lines are no samples."""
 FEWEST_ROWS, FEWEST_FIELDS = 20, 3
-"""Lines of text may have commas by chance, but not so many lines equally many of them."""
+"""Lines of text may have such separators by chance, but not so many lines equally many of them."""
 JUDGED_BYTES, JUDGED_LINES = 16 * 2**20, 100
 DOCUMENTS = ("readme", "license", "licence", "_about", "citation", "changelog")
 """The beginnings of the names of files that describe a dataset."""
@@ -60,9 +60,9 @@ def format_of_tsv(path: Path, version: archives.Version) -> str:  # noqa: ARG001
 def format_of_content(path: Path, version: archives.Version) -> str:  # noqa: ARG001  # a part of the key of the cache
     """Return the suffix of the format of a file of text whose lines are rows, in the first SAMPLED_BYTES; "" if they are not.
 
-    Such rows are objects of JSON, three or more fields with tabs between them, mostly numbers, or three or more fields with commas in FEWEST_ROWS
-    lines. Lines that `line_separator` divides otherwise are no rows, such as a label before a text, unless they have fractions. Whether fields
-    are in quotes decides between `.tsv` and `.csv`.
+    Such rows are objects of JSON, three or more fields with tabs between them, mostly numbers, or three or more fields with another separator in
+    FEWEST_ROWS lines. Lines that `line_separator` divides otherwise are no rows, such as a label before a text, unless they have fractions.
+    Whether fields are in quotes decides between `.tsv` and `.csv`.
     """
     text, is_cut = beginning(path, streams.SAMPLED_BYTES)
     lines = [line for line in text.split("\n")[: -1 if is_cut else None] if line.strip()]
@@ -78,12 +78,12 @@ def format_of_content(path: Path, version: archives.Version) -> str:  # noqa: AR
 
 
 def has_fields(text: str, lines: Sequence[str]) -> bool:
-    """Return True if the lines of a text are rows of numbers, or commas divide them, and nothing else does."""
+    """Return True if the lines of a text are rows of numbers, or commas, semicolons or bars divide them, and nothing else does."""
     try:
         otherwise = delimited.line_separator(lambda: enumerate(lines, 1), "")
     except delimited.WrongLines:
         return False
-    if otherwise is None and len(lines) >= FEWEST_ROWS and delimited.num_fields(text) >= FEWEST_FIELDS:
+    if otherwise in (None, ";", "|") and len(lines) >= FEWEST_ROWS and delimited.num_fields(text) >= FEWEST_FIELDS:
         return True
     beginning_of_text = "\n".join(lines[:JUDGED_LINES])
     may_be_numbers = otherwise in (None, ";", "|") or (otherwise == " " and FRACTION.search(beginning_of_text))

@@ -331,15 +331,17 @@ def refuse_doubled(root: Path, found: Mapping[str, Sequence[PurePosixPath]]) -> 
 
 
 def tables_in(root: Path, table: str | None = None) -> list[PurePosixPath]:
-    """Return the tables in a folder or archive: the files that are called so or, in a folder without such files and without images or arrays, those that
-    are tables by their content. If the pattern `table` matches only such files, both count.
+    """Return the tables in a folder or archive: the files that are called so or, in a folder without such files but .json and without images or arrays,
+    those that are tables by their content. If the pattern `table` matches only such files, both count.
     """
     files = [PurePosixPath(name) for name in visible_files(root)]
     found = [path for path in files if named_suffix(path)]
     if not root.is_dir():
         return found or [path for path in files if path.name == root.name and suffix_of(root)]
     chosen = [path for path in files if fnmatch(str(path), table)] if table is not None else []
-    has_others = found or any(path.name.lower().endswith((*IMAGE_SUFFIXES, ".npy", ".npz")) for path in files)
+    has_others = any(path.suffix.lower() != ".json" for path in found) or any(
+        path.name.lower().endswith((*IMAGE_SUFFIXES, ".npy", ".npz")) for path in files
+    )
     if {*chosen} & {*found} or (has_others and not chosen):
         return found
     beside = [path for path in in_splits(files) if path not in found]

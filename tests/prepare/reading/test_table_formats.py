@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.refusal import Refusal
+from pipeline.prepare.reading.line_files import find_line_files
 from pipeline.prepare.reading.table_formats import suffix_of
 from pipeline.prepare.reading.tables import SeveralSets, find_tables, tables_in
 from tests.prepare.reading.test_tables import read
@@ -30,6 +31,7 @@ FORMATS: dict[str, tuple[str, str, str]] = {
     "a mark and many lines": ("a.txt", "\ufeff" + "".join(f"a{n},b{n},c\n" for n in range(9000)), ".csv"),
     "two fields": ("a.txt", "".join(f"{label}\ta day\n" for label in "ab" * 20), ""),
     "commas": ("a", 'name,"a, b",c\n' + "Ann,fine,x\n" * 20, ".csv"),
+    "semicolons": ("a.txt", "kind;sex;city\n" + "old;f;Oslo or Bern\n" * 20, ".csv"),
     "verse with commas": ("a.txt", "Tyger, Tyger, burning bright\n" * 20 + "In the forests of the night\n", ""),
     "a readme": ("README.txt", TABBED, ""),
     "no file of text": ("a.pdf", TABBED, ""),
@@ -67,6 +69,8 @@ def test_content_counts_only_in_a_folder_without_files_that_are_called_tables(tm
         packed(tmp_path / name, (TABBED if name.endswith("txt") else "A note\n").encode())
     assert sorted(map(str, tables_in(tmp_path))) == ["dev.txt", "train.txt"]
     assert find_tables(tmp_path) == {"train": [tmp_path / "train.txt"], "valid": [tmp_path / "dev.txt"]}
+    packed(tmp_path / "config.json", b'{"bins": 4}')
+    assert [*find_tables(tmp_path)] == ["train", "valid"]
     packed(tmp_path / "train.csv", b"a,b\n1,2\n")
     assert find_tables(tmp_path) == {"train": [tmp_path / "train.csv"]}
     assert find_tables(tmp_path, "train.txt") == {"train": [tmp_path / "train.txt"], "valid": [tmp_path / "dev.txt"]}
@@ -96,6 +100,17 @@ def test_a_pattern_joins_several_sets(tmp_path: Path) -> None:
     assert find_tables(tmp_path, "*/train.csv") == {
         "train": [tmp_path / "en/train.csv", tmp_path / "id/train.csv"],
         "test": [tmp_path / "en/test.csv"],
+    }
+
+
+def test_of_two_sets_of_parallel_files_that_with_other_splits_counts(tmp_path: Path) -> None:
+    lines = {"corpus.src": 3, "corpus.trg": 3, "dev.src": 2, "dev.trg": 2, "human.trg": 4, "machine.trg": 4, "original.src": 4}
+    for name, count in lines.items():
+        packed(tmp_path / name, b"a line\n" * count)
+    found = find_line_files(tmp_path)
+    assert {split: sorted(files.values()) for split, files in found.items()} == {
+        "train": [tmp_path / "corpus.src", tmp_path / "corpus.trg"],
+        "valid": [tmp_path / "dev.src", tmp_path / "dev.trg"],
     }
 
 
