@@ -21,7 +21,8 @@ from pipeline.prepare.reading.labelled_tables import Labelled
 from pipeline.prepare.reading.listed_images import ListedImage, located
 from pipeline.prepare.reading.parquet import ParquetImages
 from pipeline.prepare.reading.streams import UTF8, Encoding
-from pipeline.prepare.reading.tables import Columns, Tables, find_tables
+from pipeline.prepare.reading.table_sets import Tables, find_tables
+from pipeline.prepare.reading.tables import Columns
 from pipeline.prepare.row_params import LabelColumns, LabelSettings
 
 

@@ -24,7 +24,8 @@ from pipeline.prepare.reading.labelled_tables import Labelled, Samples
 from pipeline.prepare.reading.labels import ClassLabels, Labels, NumberLabels
 from pipeline.prepare.reading.parquet import MissingColumn
 from pipeline.prepare.reading.table_formats import TABLES
-from pipeline.prepare.reading.tables import Block, FaultyRows, Tables, find_tables
+from pipeline.prepare.reading.table_sets import Tables, find_tables
+from pipeline.prepare.reading.tables import Block, FaultyRows
 from pipeline.prepare.row_params import LabelSettings, RowSettings
 from pipeline.prepare.rows import row_contents
 

@@ -25,7 +25,8 @@ from pipeline.prepare.reading.labelled_tables import Labelled, Part
 from pipeline.prepare.reading.labels import ClassLabels, Labels
 from pipeline.prepare.reading.streams import UTF8
 from pipeline.prepare.reading.table_formats import TABLES
-from pipeline.prepare.reading.tables import Columns, Tables, find_tables, visible_files
+from pipeline.prepare.reading.table_sets import Tables, find_tables, visible_files
+from pipeline.prepare.reading.tables import Columns
 from pipeline.prepare.row_params import LabelColumns, LabelSettings, RowSettings
 from pipeline.tasks.classification.targets import ClassTargets
 

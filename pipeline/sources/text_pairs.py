@@ -16,7 +16,8 @@ from pipeline.prepare.reading import labelled_tables, line_files
 from pipeline.prepare.reading.labelled_tables import Labelled
 from pipeline.prepare.reading.labels import TextLabels
 from pipeline.prepare.reading.table_formats import TABLES
-from pipeline.prepare.reading.tables import Columns, Tables, find_tables
+from pipeline.prepare.reading.table_sets import Tables, find_tables
+from pipeline.prepare.reading.tables import Columns
 from pipeline.prepare.row_params import RowSettings
 from pipeline.tasks.sequence.targets import SequenceTargets
 

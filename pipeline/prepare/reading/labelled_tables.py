@@ -22,7 +22,8 @@ from pipeline.prepare.reading.class_folders import split_of_value
 from pipeline.prepare.reading.delimited import LONGEST_FIELD
 from pipeline.prepare.reading.labels import Labels, NoLabel
 from pipeline.prepare.reading.parquet import MissingColumn
-from pipeline.prepare.reading.tables import Block, Columns, FaultyRows, Named, Tables
+from pipeline.prepare.reading.table_sets import Tables
+from pipeline.prepare.reading.tables import Block, Columns, FaultyRows, Named
 
 MOST_EMPTY = 3
 NO_LABEL = "-1"

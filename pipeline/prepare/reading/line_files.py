@@ -22,7 +22,8 @@ from pipeline.prepare.reading.delimited import filled_lines, lines_of
 from pipeline.prepare.reading.labelled_tables import Part, unused
 from pipeline.prepare.reading.streams import num_lines, text_blocks, unpacked_name
 from pipeline.prepare.reading.table_formats import NO_LINES, is_document
-from pipeline.prepare.reading.tables import Block, Columns, Named, visible_files
+from pipeline.prepare.reading.table_sets import visible_files
+from pipeline.prepare.reading.tables import Block, Columns, Named
 
 MAPPING = "mapping.txt"
 ROLES = {

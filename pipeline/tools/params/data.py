@@ -18,11 +18,12 @@ from pipeline.core.registry import SOURCES
 from pipeline.core.section import Section, suggestion
 from pipeline.core.untrusted import shown
 from pipeline.prepare.columns import Unclear
-from pipeline.prepare.reading import archives, delimited, streams, table_formats, tables
+from pipeline.prepare.reading import archives, delimited, streams, table_formats, table_sets
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, SPLIT_NAMES, split_in, words
 from pipeline.prepare.reading.delimited import WrongLines
 from pipeline.prepare.reading.table_formats import is_document
-from pipeline.prepare.reading.tables import UnusableRows, visible_files
+from pipeline.prepare.reading.table_sets import visible_files
+from pipeline.prepare.reading.tables import UnusableRows
 from pipeline.tools.params import columns
 from pipeline.tools.params.findings import MOST_CLASSES, Finding, describe
 from pipeline.tools.params.labelled_texts import as_texts
@@ -66,7 +67,7 @@ def look(root: Path, given: Given) -> Finding:
     refuse_published(root, files, given)
     if root.is_dir() and len(files) == 1 and kind_of(files[0]) == "text":
         return look(root / files[0], given)
-    of_rows = {str(path) for path in tables.tables_in(root)}  # by their names or contents
+    of_rows = {str(path) for path in table_sets.tables_in(root)}  # by their names or contents
     found, refusals = attempts(root, given)
     if not found:
         raise nearest(root, given, refusals, {name: "table" if name in of_rows else kind_of(name) for name in files})

@@ -22,7 +22,8 @@ from pipeline.prepare.reading import archives, class_folders, table_formats
 from pipeline.prepare.reading.class_folders import ClassFolders, split_in, split_of_folder, splits_among, visible_parts
 from pipeline.prepare.reading.images import is_deep, white_point
 from pipeline.prepare.reading.listed_images import images_by_stem
-from pipeline.prepare.reading.tables import UnusableRows, find_tables, visible_files
+from pipeline.prepare.reading.table_sets import find_tables, visible_files
+from pipeline.prepare.reading.tables import UnusableRows
 from pipeline.tools.params import cell_values, columns
 from pipeline.tools.params.table import (
     MOST_LISTED,

@@ -18,7 +18,7 @@ from pipeline.prepare.reading import delimited, line_files, streams, table_forma
 from pipeline.prepare.reading.class_folders import ClassFolders, split_in
 from pipeline.prepare.reading.delimited import WrongLines
 from pipeline.prepare.reading.line_files import are_languages, find_line_files
-from pipeline.prepare.reading.tables import SeveralSets, find_tables, visible_files
+from pipeline.prepare.reading.table_sets import SeveralSets, find_tables, visible_files
 from pipeline.tools.params import cell_values, columns
 from pipeline.tools.params.images import class_layout
 from pipeline.tools.params.table import (

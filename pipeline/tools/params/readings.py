@@ -10,10 +10,10 @@ from pipeline.core.cells import as_number, is_missing
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import archives, delimited, line_files, streams, table_formats, tables
+from pipeline.prepare.reading import archives, delimited, line_files, streams, table_formats, table_sets
 from pipeline.prepare.reading.class_folders import split_in, words
 from pipeline.prepare.reading.line_files import are_parallel, find_line_files
-from pipeline.prepare.reading.tables import find_tables, visible_files
+from pipeline.prepare.reading.table_sets import find_tables, visible_files
 from pipeline.tools.params import cell_values, columns
 from pipeline.tools.params.images import as_image_folder, as_image_table, class_layout
 from pipeline.tools.params.labelled_texts import (
@@ -239,7 +239,7 @@ def as_corpus(root: Path, given: Given) -> Values | None:
     by_stem = len({PurePosixPath(name).stem for name in of_class}) > 1
     if (
         table_formats.suffix_of(root)
-        or 2 * len(tables.tables_in(root)) > len(names)
+        or 2 * len(table_sets.tables_in(root)) > len(names)
         or root.name.lower().endswith(archives.SUFFIXES)
         or not names
         or not (by_stem or all(name.lower().endswith(TEXT_SUFFIXES) for name in names))

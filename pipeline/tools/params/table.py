@@ -17,7 +17,7 @@ from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import parquet, streams, table_formats, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, words
 from pipeline.prepare.reading.streams import looking
-from pipeline.prepare.reading.tables import SeveralSets, find_tables, tables_in
+from pipeline.prepare.reading.table_sets import SeveralSets, find_tables, tables_in
 from pipeline.tools.params.cell_values import are_image_names, filled, is_label, is_text, num_words, numbers, sampled
 from pipeline.tools.params.commented_yaml import on_one_line
 

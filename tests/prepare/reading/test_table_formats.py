@@ -7,7 +7,7 @@ import pytest
 from pipeline.core.refusal import Refusal
 from pipeline.prepare.reading.line_files import find_line_files
 from pipeline.prepare.reading.table_formats import suffix_of
-from pipeline.prepare.reading.tables import SeveralSets, find_tables, tables_in
+from pipeline.prepare.reading.table_sets import SeveralSets, find_tables, tables_in
 from tests.prepare.reading.test_tables import read
 from tests.sources.rows import packed
 
