@@ -200,7 +200,9 @@ def has_labels(path: Path, encoding: str) -> bool:
 
 def labelled_lines(paths: Sequence[Path], encoding: str) -> bool:
     """Return True if the lines of files that are no tables have labels beside other fields. Raises NotDecoded if they are not in `encoding`."""
-    if any(table_formats.is_document(path) or kind_of(path.name) not in ("text", "other") for path in paths):
+    if any(
+        table_formats.is_document(path) or kind_of(path.name) not in ("text", "other") or table_formats.suffix_of(path) for path in paths
+    ):
         return False
     try:
         table = Table.read(*paths, encoding=encoding)

@@ -37,6 +37,7 @@ READ: dict[str, tuple[str, str | list[Any] | dict[str, Any], tuple[str | int, ..
     "columns": ("a.json", {"a": ["x", "y"], "b": [1, 2]}, ("b", "a"), [(1, "1", "x"), (2, "2", "y")]),
     "lists of splits": ("a.json", {"train": [{"a": 1}], "test": [{"a": 2}]}, ("a", "split"), [(1, "1", "train"), (2, "2", "test")]),
     "a table of pandas": ("a.json", {"columns": ["a", "b"], "index": [0], "data": [["x", 2]]}, ("b",), [(1, "2")]),
+    "rows beside what describes them": ("a.json", {"classes": {"x": {"id": 0}, "y": {"id": 1}}, "data": [{"a": 1}, {"a": 2}]}, ("a",), [(1, "1"), (2, "2")]),
     "lines in a document": ("a.json", '{"a": 1}\n\n{"a": 2}\n', ("a",), [(1, "1"), (3, "2")]),
 }  # fmt: skip
 
@@ -55,6 +56,7 @@ REFUSED: dict[str, tuple[str, str, tuple[str | int, ...], str]] = {
     "no list": ("a.json", "3", ("x",), "a.json: is neither a list of objects nor an object with lists"),
     "no rows in a list": ("a.json", "[1]", ("x",), "a.json: has 1 where a row is expected"),
     "columns of other lengths": ("a.json", '{"a": [1], "b": [1, 2]}', ("a",), "has lists of 1 to 2 values: make the columns equally long"),
+    "rows by their ids": ("a.json", '{"scenes": [["x"]], "lines": {"0": {"t": 1}, "1": {"t": 2}}}', (1,), "objects in the list scenes and in the object lines: write a list of the rows"),
     "an empty list": ("a.json", "[]", ("x",), "a.json: has no rows: add some, or remove the file"),
     "a long document": ("a.json", f'["{"x" * 50}"]', ("x",), "has more than 50 characters in one document: write one object per line, and call"),
     "several labels": ("a.txt", "__label__b __label__c text\n__label__b text\n", (1,), "a.txt:1: has several labels, which no source reads"),

@@ -223,7 +223,12 @@ def write_bad() -> dict[str, str]:
             {f"a.{suffix}": b"a verse\n" * 9 for suffix in ("src", "ref") if "one" not in folder}
             or {"a.txt": b"a verse\n", "b.txt": b"a line\n"},
         )
+    Path("data/svm.txt").write_text("1 1:0.5 7:1\n0 2:0.25\n")
+    rows_alone = {"labels.csv": "".join(f"{n / 7:.3f},{n / 3:.3f}\n" for n in range(12)).encode()}
+    write_folder(Path("data/spots"), {**rows_alone, **{f"photos/{n}.png": picture(n) for n in range(3)}})
     return {
+        "data=data/svm.txt": "has rows of libsvm, INDEX:VALUE, which no source reads: write a .csv with a column for each index; if it is a text, add source=text",
+        "data=data/spots": "; its images are then unused: data=data/spots: no column of labels.csv lists the images",
         "data=data/objects.json source.text_column=title": "the column questions has objects, which no source reads: write a row for each of them",
         "data=data/latin.csv": "; then, with cp1252: 2 columns may hold the labels: add source.label_column=a",
         "data=data/h5": "save the arrays of train.h5 as .npy; else arrange",
@@ -294,6 +299,17 @@ def test_a_table_that_is_read_as_a_text_is_not_listed_as_unused(capsys: pytest.C
     for root in ("data", "data/a.csv"):
         source(f"data={root}", "source=text")
         assert "not used" not in capsys.readouterr().out
+
+
+def test_a_text_that_begins_with_a_verse_is_no_file_of_libsvm() -> None:
+    Path("data/verses.txt").write_text("Genesis 1:1\n" + "".join(f"And there was day {n}\n" for n in range(30)))
+    assert source("data=data/verses.txt")["name"] == "text"
+
+
+def test_one_table_beside_prose_leaves_a_corpus() -> None:
+    prose = {f"{name}.txt": "".join(f"One fine day she went to {name}{n}.\n" for n in range(40)).encode() for name in ("a", "b")}
+    write_folder(Path("data/novels"), {**prose, "toc.txt": "".join(f"{n}\tchapter {n}\t{3 * n}\n" for n in range(20)).encode()})
+    assert source("data=data/novels")["name"] == "text"
 
 
 def test_what_one_file_leaves_unused_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -394,9 +394,10 @@ LAYOUTS: dict[str, Files] = {
     "`a/en.txt`, `a/de.txt`, `a/fr.txt`, `a/es.txt`, `b/en.txt` and so on, line by line": {
         f"{folder}/{name}.txt": LINES for folder in "ab" for name in ("en", "de", "fr", "es")
     },
-    "`x_train.txt` with rows of numbers, `y_train.txt` with labels": {
+    "`x_train.txt` with rows of numbers, `y_train.txt` and `y_test.txt` with labels": {
         "x_train.txt": "".join(f"{n / 7:.6e} {n / 3:.6e}\n" for n in NUMBERS).encode(),
         "y_train.txt": CLASSES,
+        "y_test.txt": CLASSES,
     },
     "`a.json` with two texts in an object `translation`": {
         "a.json": "".join(json.dumps({"translation": {"en": text(n), "de": text(n)[::-1]}}) + "\n" for n in NUMBERS).encode()
