@@ -114,7 +114,7 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
             try:
                 look(root, {**given, "encoding": name})
             except Refusal as next_question:
-                otherwise += f"; then, with {name}: {str(next_question).removeprefix(f'data={root}: ')}"
+                otherwise += f"; then, with {name}: {'; '.join(problem.unplaced for problem in next_question.problems)}"
         raise Refusal(error.advising(f"python -m pipeline set {shlex.join(words)} source.encoding=") + otherwise) from None
     for line in finding.lines:
         print(f"set: {line}")

@@ -145,7 +145,7 @@ def refuse_loose_texts(root: Path) -> None:
     """Raise Question if `root` has files that may have the texts of a class each, and folders that may be classes."""
     names = visible_files(root)
     classes = line_files.class_files([name for name in names if "/" not in name and kind_of(name) == "text"], None)
-    if classes and not any(map(split_in, classes)) and any("/" in name for name in names):
+    if classes and not any(map(split_in, classes)) and any("/" in name and is_text(name) for name in names):
         patterns = ways("table", dict.fromkeys(f"*{PurePosixPath(name).suffix}" for name in classes))
         of_files = f"if each file has the texts of one class, line by line, add {patterns}"
         beside = f"has files ({listed(list(classes), MOST_LISTED)}) beside folders"

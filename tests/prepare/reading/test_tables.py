@@ -56,7 +56,7 @@ REFUSED: dict[str, tuple[str, str, tuple[str | int, ...], str]] = {
     "no list": ("a.json", "3", ("x",), "a.json: is neither a list of objects nor an object with lists"),
     "no rows in a list": ("a.json", "[1]", ("x",), "a.json: has 1 where a row is expected"),
     "columns of other lengths": ("a.json", '{"a": [1], "b": [1, 2]}', ("a",), "has lists of 1 to 2 values: make the columns equally long"),
-    "rows by their ids": ("a.json", '{"scenes": [["x"]], "lines": {"0": {"t": 1}, "1": {"t": 2}}}', (1,), "objects in the list scenes and in the object lines: write a list of the rows"),
+    "rows by their ids": ("a.json", '{"a":[["x"]],"b":{"0":{"t":1},"1":{"t":2}}}', (1,), "objects in the list a and in the object b: write a list of the rows"),
     "an empty list": ("a.json", "[]", ("x",), "a.json: has no rows: add some, or remove the file"),
     "a long document": ("a.json", f'["{"x" * 50}"]', ("x",), "has more than 50 characters in one document: write one object per line, and call"),
     "several labels": ("a.txt", "__label__b __label__c text\n__label__b text\n", (1,), "a.txt:1: has several labels, which no source reads"),
