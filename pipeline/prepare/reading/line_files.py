@@ -37,9 +37,10 @@ def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
     """Return the files of text that are columns of one table, line by line: for each split, a dict from the name of a column to its file.
 
     Such are `train.en` and `train.de`, `train/seq.in` and `train/label`, `src-train.txt` and `tgt-train.txt`, or `texts.txt` and `labels.txt`,
-    which belong to train, as `corpus.en` does beside `dev.en`. A column is called like the words in the name of its file that are no split, and not in the names of all. Of the files of
-    train, at least two with equal numbers of lines count, and of two such sets that with columns as in the other splits, or else the larger; of several in another split, the first that is complete.
-    Files of one folder and one word for the split belong together. There are none if several folders have the same files of train.
+    which belong to train, as `corpus.en` does beside `dev.en`. A column is called like the words in the name of its file that are no split, and
+    not in the names of all. Of the files of train, at least two with equal numbers of lines count, and of two such sets that with columns as in
+    the other splits, or else the larger; of several in another split, the first that is complete. Files of one folder and one word for the split
+    belong together. There are none if several folders have the same files of train.
     """
     origins: dict[str, dict[Any, dict[tuple[str, ...], Path]]] = defaultdict(lambda: defaultdict(dict))
     listed_files = [PurePosixPath(name) for name in visible_files(root) if not is_document(name)] if root.is_dir() else []
@@ -167,8 +168,8 @@ def class_files(names: Sequence[str], pattern: str | None) -> Mapping[str, str]:
     """Return the class of each file among `names`, those in a folder, that holds the texts of one class, line by line; {} if there are none.
 
     The class is called like the file without its suffix, or like the suffix if that alone differs: `neg.txt`, or `reviews.neg`. All files
-    must be directly in the folder or in folders of splits, such as `train`, some of them in train, and no tables or images, but for DOCUMENTS. `pattern` chooses some, in as
-    many folders as it names.
+    must be directly in the folder or in folders of splits, such as `train`, some of them in train, and no tables or images, but for DOCUMENTS.
+    `pattern` chooses some, in as many folders as it names.
     """
     matches = (name for name in names if pattern is None or (fnmatch(name, pattern) and name.count("/") == pattern.count("/")))
     chosen = [name for name in matches if not is_document(name)]

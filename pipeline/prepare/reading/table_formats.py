@@ -22,8 +22,9 @@ NO_LINES = (
 )
 """The suffixes of files whose lines are no samples."""
 FEWEST_ROWS, FEWEST_FIELDS = 20, 3
-"""Lines of text may have such separators by chance, but not so many lines equally many of them."""
+"""Lines of text may have separators by chance, but not so many lines equally many of them."""
 JUDGED_BYTES, JUDGED_LINES = 16 * 2**20, 100
+"""The beginning of a `.tsv` decides whether its fields are in quotes, and the first lines of another file whether they are mostly numbers."""
 DOCUMENTS = ("readme", "license", "licence", "_about", "citation", "changelog")
 """The beginnings of the names of files that describe a dataset."""
 TABLES = ", ".join(FORMATS)

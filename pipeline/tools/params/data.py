@@ -43,7 +43,7 @@ UNREAD = {
     ".h5": "save the arrays of {} as .npy",
     ".npz": "save the arrays of {} as .npy, or those of all splits in one .npz, and write its path",
 }
-"""What to do with files that no source reads in a folder, by their suffix."""
+"""No source reads files with these suffixes in a folder; a message says what to do with them."""
 
 
 def look(root: Path, given: Given) -> Finding:
@@ -106,7 +106,7 @@ def refuse_several(root: Path, given: Given, possible: Mapping[str, Sequence[str
     """Raise Refusal: the sources `possible` can read the data, each with the files that it leaves unused."""
     ways = " or ".join(f"source={name} ({READERS[name].title}{leaving(unused)})" for name, unused in possible.items())
     pairs = asked_of_lines(root, given)
-    either = f"; or, if their lines belong together, {'; and '.join(pairs.questions)}" if pairs else ""
+    either = f"; or, if their lines belong together: {'; and '.join(pairs.questions)}" if pairs else ""
     raise Refusal(f"data={root}: can be read in {len(possible)} ways: add {ways}{either}")
 
 

@@ -1,4 +1,4 @@
-"""What `set data=PATH` says about data that a source can read: splits, classes, numbers, equal samples, and what a recommendation needs."""
+"""Describes data that a source can read, for `set data=PATH`: their splits, classes, numbers and equal samples, and what a recommendation needs."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

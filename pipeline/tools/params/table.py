@@ -58,7 +58,7 @@ TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tokens", ".raw")
 MOST_WORDS = 5
 """The name of a column has seldom more words. One of a question does, but then other columns have labels."""
 MOST_FILES = 200
-"""So many of the files of a folder of texts are looked at for labels in their lines, at equal distances."""
+"""At most so many files of a folder of texts are read to find labels in their lines; they lie at equal distances among all."""
 MOST_TABLES = 100
 """The most tables of a folder that are read: more may be annotations, a file for each sample."""
 Values = dict[str, Any]
