@@ -38,6 +38,7 @@ FORMATS: dict[str, tuple[str, str, str]] = {
     "zeros": ("a.bin", "\0" * 50 + TABBED, ""),
     "a line break in quotes": ("a.tsv", 'a\tb\n1\t"two\nlines"\n', ".csv"),
     "a packed TSV": ("a.tsv.zst", 'a\tb\n1\t"two\nlines"\n', ".csv"),
+    "quotes around fields": ("a.tsv", 'a\tb\n1\t"fine"\n2\t"x"\n', ".tsv"),
     "quotes in a text": ("a.tsv", 'a\tb\n1\t"fine", he said\n2\t"\n', ".tsv"),
     "faults beside quotes": ("a.tsv", 'a\tb\n1\t"fine"\n2\n', ".tsv"),
 }  # fmt: skip
