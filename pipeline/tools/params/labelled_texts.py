@@ -177,7 +177,17 @@ def of_labelled_lines(root: Path, given: Given) -> Values | None:
         place, paths = root, of_splits.get(TRAIN, [])
         paths = paths if paths and labelled_lines(paths, encoding_of(given)) else []
         refuse_several_sets(root, given, paths)
+    if paths and "name" not in given:
+        refuse_numbers(paths[0], encoding_of(given))
     return attempted(root, [({"root": place}, paths)], given, text_values, "have labelled texts") if paths else None
+
+
+def refuse_numbers(path: Path, encoding: str) -> None:
+    """Raise Refusal if the lines of a file have whole numbers, which may be a table, or labels and texts of numbers."""
+    beginning = streams.look(path, encoding)[0].text
+    if delimited.holds_numbers(beginning) and not beginning.startswith(delimited.SEVERAL):
+        rows = f"has rows of whole numbers: if it is a table, call it {shown(path.with_suffix('.csv').name)}"
+        raise Refusal(f"data={path}: {rows}; if these are labels and texts, add source=text_classification")
 
 
 def refuse_several_sets(root: Path, given: Given, labelled: Sequence[Path]) -> None:
@@ -206,17 +216,12 @@ def labelled_lines(paths: Sequence[Path], encoding: str) -> bool:
         return False
     try:
         table = Table.read(*paths, encoding=encoding)
-        beginning = streams.look(paths[0], encoding)[0].text
     except Question:  # about its first line
         return True
     except (streams.NotDecoded, WrongLines):
         raise
     except Refusal:  # as other readings say that a file cannot be read
         return False
-    if delimited.holds_numbers(beginning) and not beginning.startswith(delimited.SEVERAL):
-        renamed = paths[0].with_suffix(".csv").name
-        rows = "has rows of whole numbers: if it is a table, call it"
-        raise Refusal(f"data={paths[0]}: {rows} {shown(renamed)}; if these are labels and texts, add source=text_classification")
     return len(table.columns) > 1 and bool(columns.label_columns(table))
 
 

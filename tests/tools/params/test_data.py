@@ -194,6 +194,16 @@ def test_two_columns_of_texts_beside_labels_may_be_pairs(refused: Refused) -> No
     assert (found["name"], found["text_column"]) == ("text_pairs", "about")
 
 
+def write_numbers() -> None:
+    Path("data/numbers.txt").write_text("".join(f"{n % 2} {n} {n * 7 % 9} {n * 5 % 8}\n" for n in range(30)))
+
+
+def test_labels_before_numbers_are_labelled_texts_if_the_user_says_so() -> None:
+    write_numbers()
+    found = source("data=data/numbers.txt", "source=text_classification", "source.text_column=2")
+    assert (found["name"], found["label_column"], found["text_column"]) == ("text_classification", 1, 2)
+
+
 def write_bad() -> dict[str, str]:
     """Write data that cannot be used, and return the words of each refusal by the arguments of `set`."""
     csv("data/a.csv", rows())
@@ -223,10 +233,12 @@ def write_bad() -> dict[str, str]:
             {f"a.{suffix}": b"a verse\n" * 9 for suffix in ("src", "ref") if "one" not in folder}
             or {"a.txt": b"a verse\n", "b.txt": b"a line\n"},
         )
+    write_numbers()
     Path("data/svm.txt").write_text("1 1:0.5 7:1\n0 2:0.25\n")
     rows_alone = {"labels.csv": "".join(f"{n / 7:.3f},{n / 3:.3f}\n" for n in range(12)).encode()}
     write_folder(Path("data/spots"), {**rows_alone, **{f"photos/{n}.png": picture(n) for n in range(3)}})
     return {
+        "data=data/numbers.txt": "has rows of whole numbers: if it is a table, call it numbers.csv; if these are labels and texts, add source=text_classification",
         "data=data/svm.txt": "has rows of libsvm, INDEX:VALUE, which no source reads: write a .csv with a column for each index; if it is a text, add source=text",
         "data=data/spots": "; its images are then unused: data=data/spots: no column of labels.csv lists the images",
         "data=data/objects.json source.text_column=title": "the column questions has objects, which no source reads: write a row for each of them",

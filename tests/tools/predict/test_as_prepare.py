@@ -18,6 +18,8 @@ from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.inputs.image import predict as image
+from pipeline.inputs.table import predict as table
+from pipeline.inputs.table.description import TableInputs
 from pipeline.inputs.text import predict as text
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.params import PrepareParams
@@ -135,6 +137,17 @@ def refusals(spec: Spec, path: Path, column: Any = None) -> list[str]:
     reader = text.Reader(spec.inputs)  # type: ignore[arg-type]
     given = RawInputs(reader, TableColumn(spec.inputs.column, column), workers=1)
     return [str(row) if isinstance(row, Refusal) else "read" for _, row in inputs_of(given.read([path]))]
+
+
+def test_rows_in_a_folder_are_known_by_their_content(tmp_path: Path) -> None:
+    inputs = TableInputs.example()
+    names = [column.name for column in inputs.columns]
+    (tmp_path / "rows.txt").write_text("".join("\t".join([*names, "other", "more"]) + "\n" for _ in range(3)))
+    (tmp_path / "notes.txt").write_text("a note\n")
+    unused = list[str]()
+    raw = RawInputs(table.Reader(inputs), TableColumn(None, None), workers=1, on_unused=unused.append)
+    assert len(list(raw.read([tmp_path]))) > 1
+    assert unused == [f"{tmp_path}/notes.txt"]
 
 
 def test_a_table_without_the_column_of_the_training_is_refused(tmp_path: Path) -> None:
