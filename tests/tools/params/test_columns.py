@@ -3,6 +3,8 @@
 import random
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -272,6 +274,17 @@ def test_parallel_files_with_fields_in_their_lines_are_no_pairs(tmp_path: Path) 
         (tmp_path / name).write_text("".join(f"word{number}\t/w{number}/\n" for number in range(30)))
     with pytest.raises(Refusal, match="has 2 fields with tabs between them in each line: rename such files to"):
         readings.as_text_pairs(tmp_path, {})
+
+
+def test_names_of_samples_with_the_word_of_a_split_name_no_splits() -> None:
+    of_samples = [f"{split}_{number}" for split in ("train", "test") for number in range(20)]
+    table = Table({"id": of_samples, "part": [name.partition("_")[0] for name in of_samples]})
+    assert [name for name in table.columns if columns.means_splits(table, name)] == ["part"]
+
+
+def test_unused_files_that_are_called_like_what_is_read_come_first() -> None:
+    finding: Any = SimpleNamespace(files={Path("w.train.tsv")}, source={"name": "text_pairs"})
+    assert data.left_out(finding, (["a.dev.tsv"], [], ["w.test.gold.tsv"]), {}) == ["not used: w.test.gold.tsv, a.dev.tsv"]
 
 
 def test_unusable_rows_of_a_table_that_lists_images_are_said_before_questions_about_other_readings() -> None:

@@ -234,11 +234,14 @@ def write_bad() -> dict[str, str]:
             or {"a.txt": b"a verse\n", "b.txt": b"a line\n"},
         )
     write_numbers()
+    books = {f"{folder}/{n}.txt": f"a {folder} of {n}\n".encode() for folder in ("psalm", "song") for n in range(4)}
+    write_folder(Path("data/books"), {**books, "song/scrape.py": b"import re\n"})
     Path("data/svm.txt").write_text("1 1:0.5 7:1\n0 2:0.25\n")
     rows_alone = {"labels.csv": "".join(f"{n / 7:.3f},{n / 3:.3f}\n" for n in range(12)).encode()}
     write_folder(Path("data/spots"), {**rows_alone, **{f"photos/{n}.png": picture(n) for n in range(3)}})
     return {
         "data=data/numbers.txt": "has rows of whole numbers: if it is a table, call it numbers.csv; if these are labels and texts, add source=text_classification",
+        "data=data/books": "1 of the 9 files in its folders are no texts by their names, such as song/scrape.py: move them away, or, if they are texts of",
         "data=data/svm.txt": "has rows of libsvm, INDEX:VALUE, which no source reads: write a .csv with a column for each index; if it is a text, add source=text",
         "data=data/spots": "; its images are then unused: data=data/spots: no column of labels.csv lists the images",
         "data=data/objects.json source.text_column=title": "the column questions has objects, which no source reads: write a row for each of them",
@@ -322,6 +325,8 @@ def test_one_table_beside_prose_leaves_a_corpus() -> None:
     prose = {f"{name}.txt": "".join(f"One fine day she went to {name}{n}.\n" for n in range(40)).encode() for name in ("a", "b")}
     write_folder(Path("data/novels"), {**prose, "toc.txt": "".join(f"{n}\tchapter {n}\t{3 * n}\n" for n in range(20)).encode()})
     assert source("data=data/novels")["name"] == "text"
+    write_folder(Path("data/parts"), {"one.txt": prose["a.txt"], "more/two.txt": prose["b.txt"]})  # of equally many lines, by chance
+    assert source("data=data/parts")["name"] == "text"
 
 
 def test_what_one_file_leaves_unused_is_named(capsys: pytest.CaptureFixture[str]) -> None:
